@@ -21,7 +21,7 @@ from redrive import Redrive
 from redrive.doors.web import make_app
 from redrive.doors.web.feed import Feed
 from redrive.doors.web.guard import allowed_hosts
-from redrive.doors.web.server import listen, make_served
+from redrive.doors.web.server import listen, make_web_server
 from tools import seed_demo
 
 CHROMIUM = "/usr/bin/chromium"
@@ -50,7 +50,7 @@ async def served(rd: Redrive, port: int = 0) -> AsyncIterator[str]:
     feed = Feed(rd)
     with listen("127.0.0.1", port) as sock:
         port = sock.getsockname()[1]
-        server = make_served(make_app(rd, feed, token=False, hosts=allowed_hosts("127.0.0.1", port)))
+        server = make_web_server(make_app(rd, feed, token=False, hosts=allowed_hosts("127.0.0.1", port)))
         running = asyncio.create_task(server.serve(sockets=[sock]))
         try:
             yield f"http://127.0.0.1:{port}"

@@ -199,6 +199,7 @@ def glossary(column: int) -> list[str]:
 
 
 def test_the_names_of_the_glossary_exist() -> None:
+    """Those of Python and REST; `test_commands` tries every command of a page."""
     things = {
         "rd": redrive.Redrive(":memory:"),
         "job": redrive.Job,
@@ -208,11 +209,6 @@ def test_the_names_of_the_glossary_exist() -> None:
     for name in glossary(2):
         first, _, path = name.partition("(")[0].partition(".")
         attrgetter(path or "__doc__")(things.get(first) or getattr(redrive, first))
-    commands = dict(walk(cli, "redrive"))
-    for name in glossary(3):
-        command, _, option = name.partition(" --")
-        options = {text for parameter in commands[command].params for text in parameter.opts}
-        assert not option or f"--{option}" in options, name
     rest = document(TABLE)
     routes = {f"{method.upper()} {path}" for path, methods in rest["paths"].items() for method in methods}
     fields = {name for schema in rest["components"]["schemas"].values() for name in schema.get("properties", {})}

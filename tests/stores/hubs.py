@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from redrive.core.store import Store
 from redrive.doors.web import hub as door
 from redrive.doors.web.guard import HttpGuard
-from redrive.doors.web.server import listen, make_served
+from redrive.doors.web.server import listen, make_web_server
 from redrive.stores.remote import Hub, RemoteStore
 from redrive.stores.remote.http import HttpTransport, read_servers
 from redrive.stores.remote.nats import NatsHub, NatsTransport
@@ -28,7 +28,7 @@ Serve = Callable[[Store], AbstractAsyncContextManager[str]]
 async def over_http(store: Store) -> AsyncIterator[str]:
     app: Any = SimpleNamespace(make_hub=lambda: Hub(store))
     sock = listen("127.0.0.1", 0)
-    served = make_served(HttpGuard(Starlette(routes=door.routes(app)), hosts=None, tokens=None))
+    served = make_web_server(HttpGuard(Starlette(routes=door.routes(app)), hosts=None, tokens=None))
     serving = asyncio.ensure_future(served.serve(sockets=[sock]))
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -18,7 +18,7 @@ from redrive.doors.rest.openapi import document
 from redrive.doors.web import make_app
 from redrive.doors.web.feed import Feed
 from redrive.doors.web.guard import allowed_hosts
-from redrive.doors.web.server import listen, make_served
+from redrive.doors.web.server import listen, make_web_server
 from tests.support import soon
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -125,7 +125,7 @@ async def serving(
     with listen("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         app = make_app(rd, feed, token=token, hosts=allowed_hosts("127.0.0.1", port), dashboard=dashboard)
-        server = make_served(app)
+        server = make_web_server(app)
         running = asyncio.create_task(server.serve(sockets=[sock]))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:

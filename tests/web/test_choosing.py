@@ -9,7 +9,7 @@ from starlette.datastructures import ImmutableMultiDict
 import redrive
 from redrive.doors.dashboard.bulk_actions import LOOKED_AT
 from redrive.doors.dashboard.job import CHARACTERS, ENTRIES, LONG, LONGEST, MOST_NODES, Node, make_tree
-from redrive.doors.dashboard.requests import Choice, make_scope, read_choice, read_instant
+from redrive.doors.dashboard.requests import ChosenDeadLetters, make_scope, read_choice, read_instant
 from redrive.errors import InvalidInput
 from tests.support import soon
 from tests.web.serving import serving
@@ -17,13 +17,13 @@ from tests.web.serving import serving
 NOW = 1_800_000_000.0
 
 
-def said(*pairs: tuple[str, str]) -> Choice:
+def said(*pairs: tuple[str, str]) -> ChosenDeadLetters:
     return read_choice(ImmutableMultiDict(pairs))
 
 
 def test_an_address_says_filters_ids_or_all() -> None:
     found = said(("queue", " mail "), ("detail", ""), ("ids", "a"), ("ids", "b"), ("ids", "a"), ("other", "x"))
-    assert found == Choice({"queue": "mail"}, ("a", "b"))
+    assert found == ChosenDeadLetters({"queue": "mail"}, ("a", "b"))
     assert found.query == {"queue": "mail", "ids": ["a", "b"]}
     assert found.active == [("queue", "queue mail")]
     whole = said(("because", "too_old"), ("all", "1"))
@@ -61,10 +61,10 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 async def test_acting_on_nothing_is_refused_and_on_everything_is_said(rd: redrive.Redrive) -> None:
     with pytest.raises(InvalidInput):
-        await make_scope(rd, Choice())
-    assert await make_scope(rd, Choice(all=True)) == {"all": True}
-    assert await make_scope(rd, Choice({"session": "s"}, all=True)) == {"session_id": "s"}
-    assert await make_scope(rd, Choice({"session": "s"}, ("a",))) == {"ids": ["a"]}
+        await make_scope(rd, ChosenDeadLetters())
+    assert await make_scope(rd, ChosenDeadLetters(all=True)) == {"all": True}
+    assert await make_scope(rd, ChosenDeadLetters({"session": "s"}, all=True)) == {"session_id": "s"}
+    assert await make_scope(rd, ChosenDeadLetters({"session": "s"}, ("a",))) == {"ids": ["a"]}
 
 
 # ---- a value as lines

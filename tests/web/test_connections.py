@@ -74,7 +74,7 @@ async def test_what_is_being_answered_and_what_asks_again_stays(still: Served, m
 
 @pytest.mark.behaviour("T-13b")
 async def test_the_oldest_silent_connection_makes_room(rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "most_connections", lambda: 3)
+    monkeypatch.setattr(server, "count_allowed_connections", lambda: 3)
     async with serving(rd, worker=False) as served:
         streams = [await stream(served) for _ in range(2)]
         silent = await asyncio.open_connection("127.0.0.1", served.port)
@@ -103,17 +103,17 @@ def test_half_of_the_descriptors_are_for_connections(monkeypatch: pytest.MonkeyP
     import resource
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert server.most_connections() == most
+    assert server.count_allowed_connections() == most
 
 
 @pytest.mark.behaviour("T-13b")
 async def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     code = """
         import json, resource
-        from redrive.doors.web.server import most_connections, raise_descriptors
+        from redrive.doors.web.server import count_allowed_connections, raise_descriptors
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, 900))
         raise_descriptors()
-        print(json.dumps([*resource.getrlimit(resource.RLIMIT_NOFILE), most_connections()]))
+        print(json.dumps([*resource.getrlimit(resource.RLIMIT_NOFILE), count_allowed_connections()]))
     """
     with process(code) as child:
         out, _ = await soon(asyncio.to_thread(child.communicate))

@@ -41,7 +41,7 @@ APP = f"""
         from redrive.doors.web import server
 
         if os.environ.get("UNGUARDED"):
-            server.most_connections = lambda: 1_000_000
+            server.count_allowed_connections = lambda: 1_000_000
             server.HEAD_SECONDS = 3600.0
 
     @rd.task(max_attempts=1)

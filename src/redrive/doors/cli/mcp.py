@@ -143,13 +143,13 @@ def _serve_http(
     from redrive.doors.mcp.http import PATH
     from redrive.doors.mcp.serving import over_http
     from redrive.doors.mcp.sessions import asking
-    from redrive.doors.web.guard import allowed_hosts, written
+    from redrive.doors.web.guard import allowed_hosts, format_host
 
     chosen = tokens or (secrets.token_urlsafe(32),)
     server = make_server(rd, session=asking.get, secrets=chosen, **options)
     with listen_on(host, port, "choose another HOST:PORT") as sock:
         port = sock.getsockname()[1]
-        _print_address(f"http://{written(host)}:{port}{PATH}", None if tokens else chosen[0])
+        _print_address(f"http://{format_host(host)}:{port}{PATH}", None if tokens else chosen[0])
         asyncio.run(over_http(rd, server, sock, hosts=allowed_hosts(host, port, also), tokens=chosen))
 
 

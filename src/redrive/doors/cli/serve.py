@@ -149,9 +149,9 @@ def _run(
 
 async def _serve(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, work: dict[str, Any] | None) -> None:
     """Serve until a signal comes or the store fails; then end streams at once, the server, and the worker."""
-    from redrive.doors.web.server import make_served
+    from redrive.doors.web.server import make_web_server
 
-    served = make_served(app)
+    served = make_web_server(app)
     ending = rd.make_ending(work.get("grace")) if work is not None else None
 
     def stop() -> None:
@@ -179,11 +179,11 @@ async def wait_until_stopped(
     """Run `serving`, or just wait, until a signal comes or the store fails; return why the store failed."""
     import asyncio
 
-    from redrive.doors.web.server import until_told
+    from redrive.doors.web.server import serve_until_signal
 
     stopped = asyncio.Event()
     failed = rd.database.until_failed()
-    await until_told(serving or _wait(stopped), stop or stopped.set, waits=True, also=failed, ending=ending)
+    await serve_until_signal(serving or _wait(stopped), stop or stopped.set, waits=True, also=failed, ending=ending)
     return await rd.failure()
 
 

@@ -42,8 +42,8 @@ from redrive.doors.dashboard.rendering import (
 )
 from redrive.doors.dashboard.requests import SITE, Form, PageRequest
 from redrive.doors.dashboard.site import Site
-from redrive.doors.web.problems import Refused
-from redrive.doors.web.tokens import lacking
+from redrive.doors.web.problems import RequestRefused
+from redrive.doors.web.tokens import find_lacking_role
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.dashboard")
 
 
-class Page(NamedTuple):
-    """One line of the table of pages. A loader that gives a response has answered by itself."""
+class PageRoute(NamedTuple):
+    """A line of the table of pages. A loader that returns a response has answered by itself."""
 
     path: str
     name: str
@@ -72,8 +72,8 @@ class Page(NamedTuple):
         return await render_page(request, self.template, **{"section": self.section, **values})
 
 
-class Action(NamedTuple):
-    """One line of the table of actions."""
+class ActionRoute(NamedTuple):
+    """A line of the table of actions."""
 
     path: str
     name: str
@@ -86,53 +86,53 @@ class Action(NamedTuple):
 
 
 PAGES: Final = (
-    Page("/", "overview", overview.show_overview, "overview.html", "overview"),
-    Page("/live", "live", live.stream_ticks),
-    Page("/find", "find", jobs.find_job, "found.html"),
-    Page("/jobs", "jobs", jobs.list_jobs, "jobs.html", "jobs"),
-    Page("/moves", "moves", jobs.list_moves, "moves.html", "jobs"),
-    Page("/dead", "dead_letters", dead_letters.list_dead_letters, "dead_letters.html", "dead_letters"),
-    Page("/held", "held", dead_letters.list_held, "held.html", "dead_letters"),
-    Page("/dead/export", "export", dead_letters.export_dead_letters),
-    Page("/dead/act", "act", bulk_actions.plan_action, "act.html", "dead_letters"),
-    Page("/dead/edit", "edit_many", edit.show_patch_editor),
-    Page("/acts", "acts", bulk_actions.list_acts, "acts.html", "dead_letters"),
-    Page("/groups/{fingerprint}", "group", group.show_group, "group.html", "dead_letters"),
-    Page("/jobs/{id}", "job", job.show_job, "job.html"),
-    Page("/jobs/{id}/download/{part}", "job_download", job.download_part),
-    Page("/jobs/{id}/edit", "job_edit", edit.show_editor, "edit.html", "dead_letters"),
-    Page("/redrives", "redrives", redrives.list_redrives, "redrives.html", "redrives"),
-    Page("/redrives/{id}", "redrive", redrives.show_redrive, "redrive.html", "redrives"),
-    Page("/queues", "queues", operations.list_queues, "queues.html", "queues"),
-    Page("/workers", "workers", operations.list_workers, "workers.html", "workers"),
-    Page("/tasks", "tasks", operations.list_tasks, "tasks.html", "workers"),
-    Page("/schedules", "schedules", operations.list_schedules, "schedules.html", "workers"),
-    Page("/breakers", "breakers", operations.list_breakers, "breakers.html", "workers"),
-    Page("/morning", "morning", overview.show_morning, "morning.html", "morning"),
-    Page("/agents", "agents", agents.list_agents, "agents.html", "agents"),
-    Page("/workflows", "workflows", agents.list_workflows, "workflows.html", "workflows"),
-    Page("/fleet", "fleet", operations.show_fleet, "fleet.html", "fleet"),
-    Page("/inbox", "sessions", agents.show_inbox),
+    PageRoute("/", "overview", overview.show_overview, "overview.html", "overview"),
+    PageRoute("/live", "live", live.stream_ticks),
+    PageRoute("/find", "find", jobs.find_job, "found.html"),
+    PageRoute("/jobs", "jobs", jobs.list_jobs, "jobs.html", "jobs"),
+    PageRoute("/moves", "moves", jobs.list_moves, "moves.html", "jobs"),
+    PageRoute("/dead", "dead_letters", dead_letters.list_dead_letters, "dead_letters.html", "dead_letters"),
+    PageRoute("/held", "held", dead_letters.list_held, "held.html", "dead_letters"),
+    PageRoute("/dead/export", "export", dead_letters.export_dead_letters),
+    PageRoute("/dead/act", "act", bulk_actions.plan_action, "act.html", "dead_letters"),
+    PageRoute("/dead/edit", "edit_many", edit.show_patch_editor),
+    PageRoute("/acts", "acts", bulk_actions.list_acts, "acts.html", "dead_letters"),
+    PageRoute("/groups/{fingerprint}", "group", group.show_group, "group.html", "dead_letters"),
+    PageRoute("/jobs/{id}", "job", job.show_job, "job.html"),
+    PageRoute("/jobs/{id}/download/{part}", "job_download", job.download_part),
+    PageRoute("/jobs/{id}/edit", "job_edit", edit.show_editor, "edit.html", "dead_letters"),
+    PageRoute("/redrives", "redrives", redrives.list_redrives, "redrives.html", "redrives"),
+    PageRoute("/redrives/{id}", "redrive", redrives.show_redrive, "redrive.html", "redrives"),
+    PageRoute("/queues", "queues", operations.list_queues, "queues.html", "queues"),
+    PageRoute("/workers", "workers", operations.list_workers, "workers.html", "workers"),
+    PageRoute("/tasks", "tasks", operations.list_tasks, "tasks.html", "workers"),
+    PageRoute("/schedules", "schedules", operations.list_schedules, "schedules.html", "workers"),
+    PageRoute("/breakers", "breakers", operations.list_breakers, "breakers.html", "workers"),
+    PageRoute("/morning", "morning", overview.show_morning, "morning.html", "morning"),
+    PageRoute("/agents", "agents", agents.list_agents, "agents.html", "agents"),
+    PageRoute("/workflows", "workflows", agents.list_workflows, "workflows.html", "workflows"),
+    PageRoute("/fleet", "fleet", operations.show_fleet, "fleet.html", "fleet"),
+    PageRoute("/inbox", "sessions", agents.show_inbox),
 )
 ACTIONS: Final = (
-    Action("/me", "me", remember_name, role="look"),
-    Action("/dead/act", "act", bulk_actions.act_on_many),
-    Action("/dead/purge", "purge", bulk_actions.purge, role="purge"),
-    Action("/dead/edit", "edit_many", edit.patch_many),
-    Action("/dead/edit/preview", "edit_many_preview", edit.preview_patch),
-    Action("/acts/{id}/undo", "undo", bulk_actions.undo),
-    Action("/groups/{fingerprint}/{verb}", "group_act", group.act_on_group),
-    Action("/jobs/{id}/edit", "job_edit", edit.edit_job),
-    Action("/jobs/{id}/preview", "job_preview", edit.preview_edit),
-    Action("/jobs/{id}/edit/all", "edit_all_like", edit.make_patch),
-    Action("/jobs/{id}/act/{verb}", "job_act", job.act_on_job),
-    Action("/redrives/{id}/{verb}", "redrive_act", redrives.act_on_redrive),
-    Action("/queues/pause", "pause", operations.pause_queue),
-    Action("/queues/resume", "resume", operations.resume_queue),
-    Action("/breakers/close", "close_breaker", operations.close_breaker),
-    Action("/workflows/{id}/cancel", "cancel_workflow", agents.cancel_workflow),
-    Action("/inbox/seen", "seen", agents.mark_seen),
-    Action("/inbox/answer", "answer", agents.answer_job),
+    ActionRoute("/me", "me", remember_name, role="look"),
+    ActionRoute("/dead/act", "act", bulk_actions.act_on_many),
+    ActionRoute("/dead/purge", "purge", bulk_actions.purge, role="purge"),
+    ActionRoute("/dead/edit", "edit_many", edit.patch_many),
+    ActionRoute("/dead/edit/preview", "edit_many_preview", edit.preview_patch),
+    ActionRoute("/acts/{id}/undo", "undo", bulk_actions.undo),
+    ActionRoute("/groups/{fingerprint}/{verb}", "group_act", group.act_on_group),
+    ActionRoute("/jobs/{id}/edit", "job_edit", edit.edit_job),
+    ActionRoute("/jobs/{id}/preview", "job_preview", edit.preview_edit),
+    ActionRoute("/jobs/{id}/edit/all", "edit_all_like", edit.make_patch),
+    ActionRoute("/jobs/{id}/act/{verb}", "job_act", job.act_on_job),
+    ActionRoute("/redrives/{id}/{verb}", "redrive_act", redrives.act_on_redrive),
+    ActionRoute("/queues/pause", "pause", operations.pause_queue),
+    ActionRoute("/queues/resume", "resume", operations.resume_queue),
+    ActionRoute("/breakers/close", "close_breaker", operations.close_breaker),
+    ActionRoute("/workflows/{id}/cancel", "cancel_workflow", agents.cancel_workflow),
+    ActionRoute("/inbox/seen", "seen", agents.mark_seen),
+    ActionRoute("/inbox/answer", "answer", agents.answer_job),
 )
 
 _sites: WeakKeyDictionary[Feed, Site] = WeakKeyDictionary()
@@ -149,16 +149,16 @@ def routes(rd: Redrive, feed: Feed) -> list[BaseRoute]:
     return made
 
 
-def _make_view(site: Site, line: Page | Action) -> Callable[[Request], Awaitable[Response]]:
+def _make_view(site: Site, line: PageRoute | ActionRoute) -> Callable[[Request], Awaitable[Response]]:
     """Make the view of a line: a refusal of redrive becomes a page or a line on a page, never a traceback."""
 
     async def view(plain_request: Request) -> Response:
         request = _make_request(plain_request, site)
-        if (lacks := lacking(request.scope, line.role)) is not None:
+        if (lacks := find_lacking_role(request.scope, line.role)) is not None:
             return await show_forbidden(request, lacks)
         try:
             return await line.answer(request)
-        except (RedriveError, Refused) as error:
+        except (RedriveError, RequestRefused) as error:
             return await show_error(request, error)
         except HTTPException:
             raise
@@ -177,7 +177,7 @@ def _make_request(request: Request, site: Site) -> PageRequest:
     return PageRequest(request.scope, request.receive)
 
 
-async def missing(request: Request, feed: Feed) -> Response | None:
+async def show_missing_page(request: Request, feed: Feed) -> Response | None:
     """Show the page for an address that does not exist; None where the caller is not a person's browser."""
     site = _sites.get(feed)
     if site is None or request.method != "GET" or "text/html" not in request.headers.get("accept", ""):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from redrive.core.job import State
 from redrive.deadletters import verbs as core_verbs
+from redrive.deadletters.bulk_run import Chosen
 from redrive.deadletters.triage import Acted
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.edit import CANARY, NOTHING_SELECTED, patch_many
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
     from redrive.deadletters.triage import Act
     from redrive.doors.dashboard.rendering import Values
-    from redrive.doors.dashboard.requests import Choice, Form, PageRequest
+    from redrive.doors.dashboard.requests import ChosenDeadLetters, Form, PageRequest
 
 ROWS: Final = 12
 """Groups that a plan lists one by one."""
@@ -31,6 +32,7 @@ DID: Final = {
     "resolve_group": "resolved the group",
     "ignore_group": "ignored the group",
 }
+"""What each verb did, in the list of acts."""
 MANY_CANARY: Final = 20
 LOOKED_AT: Final = 2_000
 """A plan checks up to this many dead letters one by one."""
@@ -67,7 +69,7 @@ async def plan_action(request: PageRequest) -> Values | Response:
     }
 
 
-async def _plan_redrive(rd: Redrive, choice: Choice) -> Values:
+async def _plan_redrive(rd: Redrive, choice: ChosenDeadLetters) -> Values:
     scope = await make_scope(rd, choice)
     if "ids" not in scope and sum((await count_by_group(rd, await make_filters(rd, choice))).values()) > LOOKED_AT:
         return await _plan_large_redrive(rd, choice)
@@ -95,7 +97,7 @@ async def _list_runs_in_the_way(rd: Redrive, running: Sequence[str]) -> list[tup
     return [(id, waits if id in paused else moves) for id in running]
 
 
-async def _plan_large_redrive(rd: Redrive, choice: Choice) -> Values:
+async def _plan_large_redrive(rd: Redrive, choice: ChosenDeadLetters) -> Values:
     """Plan a redrive of too many to check one by one for a page; the redrive itself checks each."""
     plan = await _plan_verb(rd, choice, "redrive")
     estimate = await rd.redrives.estimate(plan["number"], **await make_filters(rd, choice))
@@ -103,13 +105,17 @@ async def _plan_large_redrive(rd: Redrive, choice: Choice) -> Values:
     return {**plan, "warnings": (warning,), "canary": MANY_CANARY, "estimate": estimate}
 
 
-async def _plan_verb(rd: Redrive, choice: Choice, name: str) -> Values:
+async def _plan_verb(rd: Redrive, choice: ChosenDeadLetters, name: str) -> Values:
     scope = await make_scope(rd, choice)
     filters = {"ids": tuple(scope["ids"])} if "ids" in scope else await make_filters(rd, choice)
     counts = await count_by_group(rd, filters)
     largest = sorted(counts, key=lambda fingerprint: -counts[fingerprint])
     groups = {group.fingerprint: group for group in await rd.groups.records([*filter(None, largest[:ROWS])])}
-    rows = [_make_row(groups[key], counts[key]) for key in largest[:ROWS] if key in groups]
+    rows = [
+        Chosen(key, groups[key].task, groups[key].error_class, groups[key].error, counts[key])
+        for key in largest[:ROWS]
+        if key in groups
+    ]
     described = ", ".join(text for _, text in choice.active) or "all dead letters"
     return {
         "number": sum(counts.values()),
@@ -124,11 +130,6 @@ async def _plan_verb(rd: Redrive, choice: Choice, name: str) -> Values:
         "startable": True,
         "in_the_way": (),
     }
-
-
-def _make_row(group: Any, number: int) -> Values:
-    names = ("fingerprint", "task", "error", "error_class")
-    return {**{name: getattr(group, name) for name in names}, "number": number}
 
 
 # -- acting

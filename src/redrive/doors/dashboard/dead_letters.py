@@ -14,9 +14,9 @@ from redrive.deadletters.new_groups import New, when
 from redrive.doors.dashboard.bulk_actions import OFFERED
 from redrive.doors.dashboard.job import QUESTIONS
 from redrive.doors.dashboard.requests import count_by_group, list_options, make_filters, read_choice
-from redrive.doors.web.export import exported
-from redrive.doors.web.problems import Refused
-from redrive.doors.web.tokens import lacking
+from redrive.doors.web.export import answer_export
+from redrive.doors.web.problems import RequestRefused
+from redrive.doors.web.tokens import find_lacking_role
 from redrive.reports import timeline
 
 if TYPE_CHECKING:
@@ -90,28 +90,30 @@ async def _read_group_filter(request: PageRequest, groups: Sequence[Group]) -> G
     return None
 
 
-class Counts(NamedTuple):
+class DeadLetterCounts(NamedTuple):
     """How many dead letters there are: all and the matching ones by group; all by lane where no filter is set."""
 
     every: Mapping[str | None, int]
     matching: Mapping[str | None, int]
     lanes: Mapping[str | None, int]
 
-    def only(self, groups: Collection[str]) -> Counts:
+    def only(self, groups: Collection[str]) -> DeadLetterCounts:
         """Keep the matching ones of these groups."""
-        return Counts(self.every, {name: number for name, number in self.matching.items() if name in groups}, {})
+        return DeadLetterCounts(
+            self.every, {name: number for name, number in self.matching.items() if name in groups}, {}
+        )
 
 
-async def _count_dead_letters(rd: Redrive, filters: Mapping[str, Any]) -> Counts:
+async def _count_dead_letters(rd: Redrive, filters: Mapping[str, Any]) -> DeadLetterCounts:
     """Count the dead letters, with one query unless more than the lane is filtered."""
     if not filters.keys() <= {"lane"}:
-        return Counts(*await asyncio.gather(count_by_group(rd, {}), count_by_group(rd, filters)), {})
+        return DeadLetterCounts(*await asyncio.gather(count_by_group(rd, {}), count_by_group(rd, filters)), {})
     counted = await rd.jobs.count(state="dead", by=("fingerprint", "lane"))
     every = _sum_by(counted, 0)
     if not filters:
-        return Counts(every, every, _sum_by(counted, 1))
+        return DeadLetterCounts(every, every, _sum_by(counted, 1))
     matching = {key: number for key, number in counted.items() if key[1] == filters["lane"]}
-    return Counts(every, _sum_by(matching, 0), {})
+    return DeadLetterCounts(every, _sum_by(matching, 0), {})
 
 
 def _sum_by(counted: Mapping[tuple[str | None, ...], int], place: int) -> dict[str | None, int]:
@@ -123,7 +125,7 @@ def _sum_by(counted: Mapping[tuple[str | None, ...], int], place: int) -> dict[s
 
 
 async def _rank_groups(
-    rd: Redrive, groups: Sequence[Group], counts: Counts, most: int
+    rd: Redrive, groups: Sequence[Group], counts: DeadLetterCounts, most: int
 ) -> list[tuple[GroupView, int, list[int]]]:
     """Rank the groups that have matching dead letters, the unresolved ones first."""
     matching = [group for group in groups if group.fingerprint in counts.matching]
@@ -195,6 +197,6 @@ async def export_dead_letters(request: PageRequest) -> Response:
     choice = read_choice(request.query_params)
     chosen = {"ids": choice.ids} if choice.picked else await make_filters(request.rd, choice)
     secrets = request.text("secrets") == "true"
-    if secrets and (lacks := lacking(request.scope, "act")) is not None:
-        raise Refused(lacks)
-    return await exported(request.rd, chosen, secrets=secrets)
+    if secrets and (lacks := find_lacking_role(request.scope, "act")) is not None:
+        raise RequestRefused(lacks)
+    return await answer_export(request.rd, chosen, secrets=secrets)

@@ -11,7 +11,7 @@ from redrive.core.redact import redact
 from redrive.deadletters.input_edits import patch_between, unmasked
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import go_to, render_page
-from redrive.doors.dashboard.requests import Choice, Form, make_filters, make_scope, read_choice, split_scope
+from redrive.doors.dashboard.requests import ChosenDeadLetters, Form, make_filters, make_scope, read_choice, split_scope
 from redrive.errors import InvalidInput
 from redrive.retries.changes.difference import same
 
@@ -129,7 +129,7 @@ async def make_patch(request: PageRequest, form: Form) -> Response:
         raise InvalidInput(field="payload", problem="a patch for many cannot set a field to null; it removes it")
     if redact(patch) != patch:
         raise InvalidInput(field="payload", problem="what changed looks like a secret: edit this job alone")
-    choice = Choice({"group": job.fingerprint}, all=True)
+    choice = ChosenDeadLetters({"group": job.fingerprint}, all=True)
     return await _show_patch(request, choice, _write_json(patch) if patch else "", form)
 
 
@@ -146,7 +146,9 @@ async def patch_many(request: PageRequest, form: Form) -> Response:
     return go_to(request, request.address("redrive", id=run.id), told)
 
 
-async def _show_patch(request: PageRequest, choice: Choice, text: str, form: Form, status: int = 200) -> Response:
+async def _show_patch(
+    request: PageRequest, choice: ChosenDeadLetters, text: str, form: Form, status: int = 200
+) -> Response:
     rd = request.rd
     if choice.nothing:
         return go_to(request, request.address("dead_letters", query=choice.filters), NOTHING_SELECTED, kind="bad")
@@ -170,7 +172,7 @@ async def _show_patch(request: PageRequest, choice: Choice, text: str, form: For
     )
 
 
-async def _find_sample(rd: Redrive, choice: Choice) -> Job | None:
+async def _find_sample(rd: Redrive, choice: ChosenDeadLetters) -> Job | None:
     """Find one of the dead letters, to show what an input looks like."""
     if choice.picked:
         return await rd.jobs.get(choice.ids[0])
@@ -178,7 +180,7 @@ async def _find_sample(rd: Redrive, choice: Choice) -> Job | None:
     return await rd.jobs.get(page.jobs[0].id) if page.jobs else None
 
 
-async def _preview_patch(rd: Redrive, choice: Choice, text: str) -> Values:
+async def _preview_patch(rd: Redrive, choice: ChosenDeadLetters, text: str) -> Values:
     """Preview what the patch would do to each dead letter, or say why that is not possible."""
     if not text.strip():
         return {"preview": None, "problem": None}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
     from redrive.core.store import Page
     from redrive.doors.dashboard.rendering import Values
-    from redrive.doors.dashboard.requests import Choice, PageRequest
+    from redrive.doors.dashboard.requests import ChosenDeadLetters, PageRequest
 
 JOBS: Final = 50
 LONGEST_TEXT: Final = 200
@@ -101,7 +101,7 @@ async def _list_names(rd: Redrive) -> dict[str, list[str]]:
     }
 
 
-def _describe_filters(choice: Choice, state: str, text: str, waits_for: str) -> list[tuple[str, str]]:
+def _describe_filters(choice: ChosenDeadLetters, state: str, text: str, waits_for: str) -> list[tuple[str, str]]:
     own = (
         ("state", state, f"state {state.replace(',', ', ')}"),
         ("held_for", waits_for, f"waits for {waits_for}"),

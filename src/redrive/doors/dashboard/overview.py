@@ -84,8 +84,7 @@ async def _read_first_group(site: Site, needs: Sequence[Need]) -> GroupView | No
     """Read the group to begin with, where dead letters wait for a person."""
     if not any(need.kind == "dead_manual" for need in needs):
         return None
-    group: GroupView | None = await site.read_cached("first", site.rd.groups.first, FIRST_SECONDS)
-    return group
+    return await site.read_cached("first", site.rd.groups.first, FIRST_SECONDS)
 
 
 # -- plots
@@ -199,7 +198,7 @@ MOODS: Final = {"new": "is-dead", "regressed": "is-dead", "growing": "is-dead", 
 async def show_morning(request: PageRequest) -> Values:
     since, queue = request.choose("since", SPANS, "24h"), request.text("queue") or None
     title, hours = SPANS[since]
-    morning: Morning = await request.site.read_cached(
+    morning = await request.site.read_cached(
         f"morning {since} {queue}", lambda: request.rd.morning(timedelta(hours=hours), queue=queue), MORNING_SECONDS
     )
     return {
@@ -211,7 +210,7 @@ async def show_morning(request: PageRequest) -> Values:
         "span": title,
         "spans": [(name, text) for name, (text, _) in SPANS.items()],
         "queue": queue,
-        "queues": [each.name for each in await request.site.queue_numbers()],
+        "queues": [numbers.name for numbers in await request.site.queue_numbers()],
         "needs": [_make_morning_row(request, need, queue) for need in morning.needs[:SHOWN]],
         "rest": sum(need.count for need in morning.needs[SHOWN:]),
         "changes": [(delta, _compare_delta(delta)) for delta in morning.changes],

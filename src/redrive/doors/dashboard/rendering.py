@@ -22,18 +22,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.requests import LONGEST_NAME, NAME_COOKIE, NAMELESS, Form, PageRequest, pack, unpack
-from redrive.doors.web.problems import MEDIA_TYPE, Problem, Refused
-from redrive.errors import (
-    IllegalMove,
-    InvalidInput,
-    JobNotFound,
-    JobNotReady,
-    RedriveError,
-    StaleJob,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-)
+from redrive.doors.web.problems import MEDIA_TYPE, Problem, RequestRefused, problem_for
+from redrive.errors import InvalidInput, RedriveError
 
 if TYPE_CHECKING:
     from redrive.core.tokens import Role
@@ -55,17 +45,6 @@ TITLES: Final = {
     503: "The store does not answer",
     507: "The disk is full",
 }
-STATUSES: Final[tuple[tuple[type[RedriveError], int], ...]] = (
-    (JobNotFound, 404),
-    (InvalidInput, 422),
-    (IllegalMove, 409),
-    (StaleJob, 409),
-    (JobNotReady, 409),
-    (StoreFull, 507),
-    (StoreBusy, 503),
-    (StoreError, 503),
-)
-"""The status of the page that shows an error, by the first class that fits."""
 
 
 # -- templates
@@ -205,15 +184,8 @@ def go_back(request: PageRequest, text: str, *, kind: FlashKind = "good", undo: 
 
 
 def _set_cookie(request: PageRequest, response: Response, name: str, value: Any, seconds: int) -> None:
-    response.set_cookie(
-        name,
-        pack(value),
-        max_age=seconds,
-        path=request.root or "/",
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
+    secure, path = request.url.scheme == "https", request.root or "/"
+    response.set_cookie(name, pack(value), seconds, path=path, httponly=True, samesite="strict", secure=secure)
 
 
 _LOCAL: Final = re.compile(r"/(?!/)[\w/.~%?=&+-]*")
@@ -250,16 +222,13 @@ async def remember_name(request: PageRequest, form: Form) -> Response:
 # -- what is wrong
 
 
-async def show_error(request: PageRequest, error: RedriveError | Refused) -> Response:
+async def show_error(request: PageRequest, error: RedriveError | RequestRefused) -> Response:
     """Send a form back to where it came from, with the reason; a page becomes a page that gives the reason."""
     log.warning("%s %s: %s", request.method, request.url.path, error)
     reason = words.capitalise(str(error))
     if request.method == "POST":
         return go_back(request, f"Not done. {reason}", kind="bad")
-    if isinstance(error, Refused):
-        return await show_problem(request, error.problem.status, reason)
-    status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
-    return await show_problem(request, status, reason)
+    return await show_problem(request, problem_for(error, request.url.path).status, reason)
 
 
 async def show_forbidden(request: PageRequest, lacks: Problem) -> Response:

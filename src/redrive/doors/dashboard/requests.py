@@ -229,7 +229,7 @@ SINCE: Final = (("1h", "the last hour"), ("24h", "the last day"), ("7d", "the la
 _WORDS: Final = {"error_class": "error", "detail": "kind"}
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChosenDeadLetters(msgspec.Struct, frozen=True):
     """Which dead letters a request means: the filters, and ids where some were picked one by one."""
 
     filters: dict[str, str] = {}
@@ -272,7 +272,7 @@ def _describe_filter(name: str, value: str) -> str:
     return f"{_WORDS.get(name, name)} {dict(SINCE).get(value, value)}"
 
 
-def read_choice(fields: ImmutableMultiDict[str, str]) -> Choice:
+def read_choice(fields: ImmutableMultiDict[str, str]) -> ChosenDeadLetters:
     """Read which dead letters an address or a form means; an impossible value is refused by the name of its field."""
     filters = {name: value for name in FIELDS if (value := fields.get(name, "").strip())}
     for name, value in filters.items():
@@ -282,7 +282,7 @@ def read_choice(fields: ImmutableMultiDict[str, str]) -> Choice:
     ids = tuple(dict.fromkeys(value for value in fields.getlist("ids") if value))
     if len(ids) > MOST_IDS:
         raise InvalidInput(field="ids", problem=f"{len(ids)} are more than {MOST_IDS}; filter them instead")
-    return Choice(filters, ids, fields.get("all") == "1")
+    return ChosenDeadLetters(filters, ids, fields.get("all") == "1")
 
 
 def check_length(name: str, text: str, longest: int) -> str:
@@ -291,7 +291,7 @@ def check_length(name: str, text: str, longest: int) -> str:
     return text
 
 
-async def make_filters(rd: Redrive, choice: Choice) -> dict[str, Any]:
+async def make_filters(rd: Redrive, choice: ChosenDeadLetters) -> dict[str, Any]:
     """Make the filters that `rd.dead.list` and the verbs take."""
     filters: dict[str, Any] = {name: value for name, value in choice.filters.items() if name in PLAIN}
     if session := choice.of("session"):
@@ -305,7 +305,7 @@ async def make_filters(rd: Redrive, choice: Choice) -> dict[str, Any]:
     return filters
 
 
-async def make_scope(rd: Redrive, choice: Choice) -> dict[str, Any]:
+async def make_scope(rd: Redrive, choice: ChosenDeadLetters) -> dict[str, Any]:
     """Make the scope of a verb on many: the picked ids, else everything that matches the filters."""
     if choice.nothing:
         raise InvalidInput(field="ids", problem="nothing is selected: pick some, or choose all that match")

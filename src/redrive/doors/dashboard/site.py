@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from starlette.routing import Router
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from redrive.reports.needs import Need
     from redrive.reports.queue_numbers import QueueNumbers
 
+T = TypeVar("T")
 MOST_CACHED: Final = 200
 CACHE_SECONDS: Final = 0.8
 """How long a number that every page shows is not asked for again: many open pages cost as much as one."""
@@ -58,7 +59,7 @@ class Site:
 
     # -- recent answers
 
-    async def read_cached(self, name: str, ask: Callable[[], Awaitable[Any]], seconds: float | None = None) -> Any:
+    async def read_cached(self, name: str, ask: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
         """Give the last answer while it is fresh, else ask. With `seconds` an answer may be as old as that.
 
         Without `seconds` any change in the store makes an answer stale at once. Callers that ask while an answer is on
@@ -67,15 +68,16 @@ class Site:
         now = self.rd.clock.monotonic()
         cached = self._cache.get(name)
         if cached is not None and 0 <= now - cached.at < (CACHE_SECONDS if seconds is None else seconds):
-            return cached.value
-        asking = self._asking.get(name)
+            value: T = cached.value
+            return value
+        asking: asyncio.Future[T] | None = self._asking.get(name)
         if asking is None:
             asking = asyncio.ensure_future(self._ask(name, ask, now, lasts=seconds is not None))
             self._asking[name] = asking
             asking.add_done_callback(partial(self._end_asking, name))
         return await asyncio.shield(asking)  # a caller that leaves early does not cancel the answer of the others
 
-    async def _ask(self, name: str, ask: Callable[[], Awaitable[Any]], now: float, *, lasts: bool) -> Any:
+    async def _ask(self, name: str, ask: Callable[[], Awaitable[T]], now: float, *, lasts: bool) -> T:
         changes = self._changes
         value = await ask()
         if len(self._cache) >= MOST_CACHED:
@@ -108,25 +110,20 @@ class Site:
     # -- what several pages ask for
 
     async def queue_numbers(self) -> Sequence[QueueNumbers]:
-        numbers: Sequence[QueueNumbers] = await self.read_cached("numbers", self.rd.numbers)
-        return numbers
+        return await self.read_cached("numbers", self.rd.numbers)
 
     async def last_hour(self) -> Activity:
         """Read what went in and out in the last hour, by the minute."""
-        activity: Activity = await self.read_cached("minutes", lambda: self.rd.reports.activity(minutes=60))
-        return activity
+        return await self.read_cached("minutes", lambda: self.rd.reports.activity(minutes=60))
 
     async def last_days(self) -> Activity:
         """Read what went in and out in the last two days, by the hour."""
-        activity: Activity = await self.read_cached("hours", lambda: self.rd.reports.activity(hours=48), DAYS_SECONDS)
-        return activity
+        return await self.read_cached("hours", lambda: self.rd.reports.activity(hours=48), DAYS_SECONDS)
 
     async def agent_loads(self) -> list[AgentLoad]:
         """Read what every agent has to do, of all that are known or have jobs."""
-        loads: list[AgentLoad] = await self.read_cached("loads", self.rd.reports.load)
-        return loads
+        return await self.read_cached("loads", self.rd.reports.load)
 
     async def needs(self) -> list[Need]:
         """Read everything that needs a person, the gravest first."""
-        needs: list[Need] = await self.read_cached("needs", self.rd.needs)
-        return needs
+        return await self.read_cached("needs", self.rd.needs)

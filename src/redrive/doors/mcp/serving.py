@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redrive.doors.mcp import http
 from redrive.doors.mcp.unique_keys import run_on_stdio
-from redrive.doors.web.server import make_served, until_told
+from redrive.doors.web.server import make_web_server, serve_until_signal
 
 if TYPE_CHECKING:
     import socket
@@ -26,7 +26,7 @@ async def over_stdio(rd: Redrive, server: MCPServer[Any]) -> None:
     """Until the client closes our standard input. It kills a server that then takes its time, so we do not."""
     rd.limit_grace(GRACE)
     try:
-        told = await until_told(run_on_stdio(server), lambda: None)
+        told = await serve_until_signal(run_on_stdio(server), lambda: None)
     finally:
         await rd.close()
     if told:
@@ -39,12 +39,12 @@ async def over_http(
     rd: Redrive, server: MCPServer[Any], sock: socket.socket, *, hosts: Sequence[str], tokens: Sequence[str]
 ) -> None:
     """Until a signal comes."""
-    served = make_served(http.guarded(server, hosts=hosts, tokens=tokens, named=rd.tokens))
+    served = make_web_server(http.guarded(server, hosts=hosts, tokens=tokens, named=rd.tokens))
 
     def stop() -> None:
         served.should_exit = True
 
     try:
-        await until_told(served.serve(sockets=[sock]), stop, waits=True)
+        await serve_until_signal(served.serve(sockets=[sock]), stop, waits=True)
     finally:
         await rd.close()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.core.tokens import ANYONE, Caller
 from redrive.doors.web.guard import bearer_of, refuse
 from redrive.doors.web.problems import problem
-from redrive.doors.web.tokens import caller_of, lacking
+from redrive.doors.web.tokens import caller_of, find_lacking_role
 
 if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -71,7 +71,7 @@ class ClientSessions:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if (lacks := lacking(scope, "look")) is not None:
+        if (lacks := find_lacking_role(scope, "look")) is not None:
             await refuse(send, lacks)
             return
         ids = [value for name, value in scope["headers"] if name == HEADER]

@@ -29,7 +29,7 @@ from redrive.doors.rest.inputs import (
 )
 from redrive.doors.rest.jobs import KEY_HEADER, read_key
 from redrive.doors.rest.route import ApiRequest, Reply, Routes
-from redrive.doors.web.problems import Refused, missing, problem
+from redrive.doors.web.problems import RequestRefused, missing, problem
 
 routes: Final = Routes()
 
@@ -147,7 +147,7 @@ def _reply(outcome: Outcome) -> Reply:
         return _show(outcome)
     body = view(redact(outcome.public()))
     words = {"job_id": outcome.operation_id, "error": body.get("error"), "error_kind": body.get("error_kind")}
-    raise Refused(msgspec.structs.replace(problem("operation-failed", body.get("message")), **words))
+    raise RequestRefused(msgspec.structs.replace(problem("operation-failed", body.get("message")), **words))
 
 
 def _show(outcome: Outcome, *, secrets: bool = False) -> Reply:

@@ -45,7 +45,7 @@ from redrive.doors.rest.inputs import (
 )
 from redrive.doors.rest.jobs import refuse_large
 from redrive.doors.rest.route import ApiRequest, Reply, Routes
-from redrive.doors.web.export import MEDIA, exported
+from redrive.doors.web.export import MEDIA, answer_export
 from redrive.doors.web.problems import missing
 from redrive.errors import InvalidPayload
 
@@ -85,7 +85,7 @@ ImportedOut: Any = answer(
 @routes.get(f"{ALL}/export", str, ExportQuery, media=MEDIA)
 async def export(request: ApiRequest) -> Any:
     """Exports dead letters as lines of JSON."""
-    return await exported(request.rd, await request.filters(request.query), secrets=request.query.secrets)
+    return await answer_export(request.rd, await request.filters(request.query), secrets=request.query.secrets)
 
 
 @routes.post(f"{ALL}/import", ImportedOut, Importing)

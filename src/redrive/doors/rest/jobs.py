@@ -42,7 +42,7 @@ from redrive.doors.rest.inputs import (
     named,
 )
 from redrive.doors.rest.route import ApiRequest, Reply, Routes
-from redrive.doors.web.problems import Refused, problem
+from redrive.doors.web.problems import RequestRefused, problem
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobDead, JobDiscarded
 from redrive.jobs.tasks import Item
 from redrive.reports.timeline import tell
@@ -178,7 +178,7 @@ def read_key(key: str | None, request: ApiRequest) -> dict[str, str]:
 def refuse_large(error: InvalidInput) -> Exception:
     """Makes a payload over the limit a 413, as a body over its limit is; other errors stay as they are."""
     if "the limit is" in error.problem and "bytes" in error.problem:
-        return Refused(problem("too-large", str(error), field=error.field))
+        return RequestRefused(problem("too-large", str(error), field=error.field))
     return error
 
 

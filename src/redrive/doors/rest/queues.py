@@ -9,7 +9,7 @@ from redrive.core.workflow import WorkflowStatus
 from redrive.doors.rest.answers import answer, cut, items_of, list_of, shape, some_of
 from redrive.doors.rest.inputs import LimitQuery, Saying, Words
 from redrive.doors.rest.route import ApiRequest, Routes
-from redrive.doors.web.problems import Refused, problem
+from redrive.doors.web.problems import RequestRefused, problem
 from redrive.errors import StoreUnavailable
 from redrive.fleet.status import FleetStatus
 from redrive.flows.schedules import Scheduled
@@ -108,7 +108,7 @@ async def close_breaker(request: ApiRequest) -> Any:
     """Closes a breaker, for a person who knows that what is behind it answers again."""
     key = request.path["key"]
     if not await request.rd.close_breaker(key):
-        raise Refused(problem("not-found", f"there is no open breaker {key[:200]!r}; see GET /v1/breakers"))
+        raise RequestRefused(problem("not-found", f"there is no open breaker {key[:200]!r}; see GET /v1/breakers"))
     return {"key": key, "closed": True}
 
 

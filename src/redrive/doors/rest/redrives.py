@@ -15,7 +15,7 @@ from redrive.doors.rest.answers import cut, shape, some_of
 from redrive.doors.rest.dead_letters import Patch, read_selection
 from redrive.doors.rest.inputs import WHO, ChosenJobs, LimitQuery, Name, RequestFields, Saying, Text
 from redrive.doors.rest.route import ApiRequest, Reply, Routes
-from redrive.doors.web.problems import Refused, missing, problem
+from redrive.doors.web.problems import RequestRefused, missing, problem
 from redrive.errors import InvalidInput
 
 routes: Final = Routes()
@@ -139,4 +139,4 @@ def _refusing_conflicts() -> Iterator[None]:
     except InvalidInput as error:
         if error.field != "redrive":
             raise
-        raise Refused(problem("illegal-move", str(error), field=error.field)) from None
+        raise RequestRefused(problem("illegal-move", str(error), field=error.field)) from None

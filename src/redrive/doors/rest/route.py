@@ -23,7 +23,7 @@ from redrive.core.json_keys import RepeatedKey, refuse_repeated_keys
 from redrive.core.tokens import Caller, Role
 from redrive.core.words import clipped
 from redrive.doors.rest.inputs import WHO, Filters, RequestFields, read_moment
-from redrive.doors.web.problems import Problem, Refused, problem, problem_for, problem_response
+from redrive.doors.web.problems import Problem, RequestRefused, problem, problem_for, problem_response
 from redrive.doors.web.tokens import CALLER
 
 if TYPE_CHECKING:
@@ -199,19 +199,19 @@ class PathEndpoint:
             read = await self._read(route, request)
             return _make_response(route, await route.handle(read), read.root)
         except Exception as error:  # noqa: BLE001 - answered; a defect is logged with its traceback
-            headers = error.headers if isinstance(error, Refused) else None
+            headers = error.headers if isinstance(error, RequestRefused) else None
             return problem_response(problem_for(error, request.url.path), headers)
 
     async def _read(self, route: Route, request: Request) -> ApiRequest:
         caller: Caller | None = None if route.is_open else request.scope[CALLER]
         if caller is not None and (why := caller.lacks(route.needs)) is not None:
-            raise Refused(problem("forbidden-role", why))
+            raise RequestRefused(problem("forbidden-role", why))
         query, body = read_query(request.query_params.multi_items(), route.query), None
         if route.body is not None:
             body = await read_body(request, route.body, self._rd.settings.payload_limit + ENVELOPE)
         if caller is not None:
             if getattr(query, "secrets", False) and (why := caller.lacks("act")) is not None:
-                raise Refused(problem("forbidden-role", f"secrets: {why}", field="secrets"))
+                raise RequestRefused(problem("forbidden-role", f"secrets: {why}", field="secrets"))
             query, body = _sign(query, caller), _sign(body, caller)
         root = request.scope.get("root_path", "")
         return ApiRequest(self._rd, self._feed, request.path_params, query, body, request.headers, root)
@@ -249,17 +249,17 @@ def read_query(pairs: list[tuple[str, str]], kind: type[msgspec.Struct]) -> Any:
         shape = shapes.get(name)
         if shape is None:
             known = ", ".join(shapes) or "none"
-            raise Refused(problem("invalid", f"{name}: is not a parameter here; there are {known}", field=name))
+            raise RequestRefused(problem("invalid", f"{name}: is not a parameter here; there are {known}", field=name))
         if shape == "many":
             fields.setdefault(name, []).append(text)
         elif name in fields:
-            raise Refused(problem("invalid", f"{name}: is given twice", field=name))
+            raise RequestRefused(problem("invalid", f"{name}: is given twice", field=name))
         else:
             fields[name] = text if shape == "text" else _read_value(name, text, shape)
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise Refused(_name_field(error)) from None
+        raise RequestRefused(_name_field(error)) from None
 
 
 @cache
@@ -282,10 +282,10 @@ def _query_shape(kind: inspect.Type) -> str:
 def _read_value(name: str, text: str, shape: str) -> Any:
     if shape == "whole":
         if not _WHOLE.fullmatch(text):
-            raise Refused(problem("invalid", f"{name}: {text[:50]!r} is not a whole number", field=name))
+            raise RequestRefused(problem("invalid", f"{name}: {text[:50]!r} is not a whole number", field=name))
         return int(text)
     if text not in ("true", "false"):
-        raise Refused(problem("invalid", f"{name}: {text[:50]!r} is neither true nor false", field=name))
+        raise RequestRefused(problem("invalid", f"{name}: {text[:50]!r} is neither true nor false", field=name))
     return text == "true"
 
 
@@ -329,11 +329,11 @@ async def read_body(request: Request, kind: Any, limit: int) -> Any:
         refuse_repeated_keys(data or b"{}")
         return fields
     except RepeatedKey as error:
-        raise Refused(problem("invalid", f"body: {error}", field="body")) from None
+        raise RequestRefused(problem("invalid", f"body: {error}", field="body")) from None
     except msgspec.ValidationError as error:
-        raise Refused(_name_field(error)) from None
+        raise RequestRefused(_name_field(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(problem("bad-request", f"the body is not JSON: {error}")) from None
+        raise RequestRefused(problem("bad-request", f"the body is not JSON: {error}")) from None
 
 
 def _decode(data: bytes, kind: Any) -> Any:
@@ -360,7 +360,7 @@ async def _receive(request: Request, limit: int) -> bytes:
     too_large = problem("too-large", f"the body has more than {limit} bytes", field="body")
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > DISCARDED:
-        raise Refused(too_large, {"connection": "close"})
+        raise RequestRefused(too_large, {"connection": "close"})
     body, number = bytearray(), 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -371,12 +371,12 @@ async def _receive(request: Request, limit: int) -> bytes:
                 elif number > DISCARDED:
                     break
     except TimeoutError:
-        raise Refused(problem("too-slow", f"the body did not arrive in {BODY_SECONDS:g} s")) from None
+        raise RequestRefused(problem("too-slow", f"the body did not arrive in {BODY_SECONDS:g} s")) from None
     except ClientDisconnect:
         log.info("%s: the caller left in the middle of the body; nothing was done", request.url.path)
-        raise Refused(problem("bad-request", "the body broke off")) from None
+        raise RequestRefused(problem("bad-request", "the body broke off")) from None
     if number > limit:
-        raise Refused(too_large, {"connection": "close"})
+        raise RequestRefused(too_large, {"connection": "close"})
     return bytes(body)
 
 
@@ -384,7 +384,9 @@ def _check_media(request: Request) -> None:
     """Takes only JSON: what a plain form of another site can send is refused."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON:
-        raise Refused(problem("unsupported-media-type", f"the body is {media[:100] or 'of no type'}", field="body"))
+        raise RequestRefused(
+            problem("unsupported-media-type", f"the body is {media[:100] or 'of no type'}", field="body")
+        )
 
 
 def _check_depth(data: bytes) -> None:
@@ -395,4 +397,4 @@ def _check_depth(data: bytes) -> None:
         sign = match[0]
         depth += 1 if sign in b"[{" else -1 if sign in b"]}" else 0
         if depth > DEPTH:
-            raise Refused(problem("invalid", f"body: is nested deeper than {DEPTH}", field="body"))
+            raise RequestRefused(problem("invalid", f"body: is nested deeper than {DEPTH}", field="body"))

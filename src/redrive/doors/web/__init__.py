@@ -54,12 +54,12 @@ def make_app(
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
 
+    from redrive.doors import dashboard as pages
     from redrive.doors import rest
     from redrive.doors.web import hub
     from redrive.doors.web.guard import HttpGuard
 
-    pages = _pages()
-    shown = pages.routes(rd, feed) if pages is not None and dashboard else []
+    shown = pages.routes(rd, feed) if dashboard else []
     handlers: Any = {HTTPException: _answer_refused, Exception: _answer_failed}
     app = Starlette(routes=[*rest.routes(rd, feed), *hub.routes(rd), *shown], exception_handlers=handlers)
     app.router.redirect_slashes = False
@@ -100,15 +100,6 @@ def token_file(rd: Redrive) -> TokenFile:
     return TokenFile(place.with_name(f"{place.name}-token"))
 
 
-def _pages() -> Any:
-    """Imports the dashboard; None in an installation without it."""
-    if importlib.util.find_spec("redrive.doors.dashboard") is None:
-        return None
-    from redrive.doors import dashboard
-
-    return dashboard
-
-
 async def _answer_refused(request: Any, error: Any) -> Response:
     """Answers what starlette refuses: the dashboard's page for a person's browser, a problem for all others."""
     from redrive.doors.web.problems import KINDS, Problem, problem, problem_response
@@ -123,14 +114,13 @@ async def _answer_refused(request: Any, error: Any) -> Response:
 
 async def _missing_page(request: Any) -> Response | None:
     """Makes the dashboard's page for an address that does not exist; None where no person's browser asks."""
+    from redrive.doors.dashboard import show_missing_page
     from redrive.doors.web.guard import path_of
     from redrive.doors.web.tokens import caller_of
 
-    pages = _pages()
-    if pages is None or path_of(request.scope).startswith("/v1") or not caller_of(request.scope).may("look"):
+    if path_of(request.scope).startswith("/v1") or not caller_of(request.scope).may("look"):
         return None
-    page: Response | None = await pages.missing(request, request.app.state.feed)
-    return page
+    return await show_missing_page(request, request.app.state.feed)
 
 
 async def _answer_failed(request: Any, error: Exception) -> Response:

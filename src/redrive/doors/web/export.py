@@ -25,7 +25,7 @@ HEADERS: Final = {
 }
 
 
-async def exported(rd: Redrive, filters: Mapping[str, Any], *, secrets: bool) -> StreamingResponse:
+async def answer_export(rd: Redrive, filters: Mapping[str, Any], *, secrets: bool) -> StreamingResponse:
     """Finds all dead letters before the first is sent, so that an error still gets its own status."""
     file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed when it is sent
     try:

@@ -80,14 +80,14 @@ def is_anywhere(host: str) -> bool:
         return False
 
 
-def written(host: str) -> str:
+def format_host(host: str) -> str:
     """Writes an address as it stands in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
 def allowed_hosts(host: str, port: int, also: Iterable[str] = ()) -> tuple[str, ...]:
     """Lists every Host header that is ours, exactly."""
-    names = (*LOOPBACK, *(() if is_anywhere(host) else (written(host),)))
+    names = (*LOOPBACK, *(() if is_anywhere(host) else (format_host(host),)))
     hosts = [f"{name}:{port}" for name in names] + ([*names] if port in (80, 443) else [])
     return tuple(dict.fromkeys(name.lower() for name in (*hosts, *also)))
 

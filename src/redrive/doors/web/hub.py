@@ -11,7 +11,7 @@ from starlette.responses import Response
 from redrive.core.documents import TOKEN
 from redrive.doors.web.feed import wait_until_left
 from redrive.doors.web.problems import problem, problem_response
-from redrive.doors.web.tokens import LET_IN, caller_of, lacking
+from redrive.doors.web.tokens import LET_IN, caller_of, find_lacking_role
 from redrive.stores.remote.http import MEDIA, PATH
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class HubEndpoint:
             await answer(scope, receive, send)
 
     async def _answer(self, request: Request, receive: Receive) -> Response | None:
-        if (lacks := lacking(request.scope, "worker")) is not None:
+        if (lacks := find_lacking_role(request.scope, "worker")) is not None:
             return problem_response(lacks)
         if request.method != "POST" or request.headers.get("content-type") != MEDIA:
             return _refuse("method-not-allowed", f"only redrive's own clients ask here, by POST {MEDIA}")

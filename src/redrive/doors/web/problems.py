@@ -49,7 +49,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Ends the handling of a request with a problem."""
 
     def __init__(self, problem: Problem, headers: dict[str, str] | None = None) -> None:
@@ -146,7 +146,7 @@ def problem_of(error: Exception) -> Problem | None:
 
 def problem_for(error: Exception, path: str) -> Problem:
     """Says what any exception means to a caller. A defect is logged; the caller learns that the request was fine."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error.problem
     if (known := problem_of(error)) is not None:
         return known
@@ -169,4 +169,4 @@ def missing(field: str) -> Iterator[None]:
     except errors.InvalidInput as error:
         if error.field != field:
             raise
-        raise Refused(problem("not-found", str(error), field=field)) from None
+        raise RequestRefused(problem("not-found", str(error), field=field)) from None

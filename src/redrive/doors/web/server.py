@@ -64,7 +64,7 @@ def raise_descriptors() -> None:
         log.warning("the limit of open files stays at %d: %s", soft, error)
 
 
-def most_connections() -> int:
+def count_allowed_connections() -> int:
     """Counts the connections that a server may have at once: (soft limit of descriptors - 256) / 2."""
     if resource is None:
         return MOST
@@ -164,7 +164,7 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-class Server(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """Leaves signals to the program around it: jobs must be given back before the process ends."""
 
     @contextmanager
@@ -178,9 +178,9 @@ class Server(uvicorn.Server):
             sock.listen(WAITING)
 
 
-def make_served(app: ASGIApp) -> Server:
+def make_web_server(app: ASGIApp) -> WebServer:
     """Makes the server of an app, with limits of its own."""
-    bounded = type("Bounded", (BoundedConnection,), {"limits": Limits(most_connections())})
+    bounded = type("Bounded", (BoundedConnection,), {"limits": Limits(count_allowed_connections())})
     config = uvicorn.Config(
         app,
         http=bounded,
@@ -194,10 +194,10 @@ def make_served(app: ASGIApp) -> Server:
         timeout_graceful_shutdown=GRACE,
         ws="none",
     )
-    return Server(config)
+    return WebServer(config)
 
 
-async def until_told(
+async def serve_until_signal(
     serving: Coroutine[Any, Any, None],
     stop: Callable[[], None],
     *,

@@ -38,7 +38,7 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
-def lacking(scope: Scope, needs: Role) -> Problem | None:
+def find_lacking_role(scope: Scope, needs: Role) -> Problem | None:
     """Makes the refusal of a caller whose role is not enough; None where the role is."""
     why = caller_of(scope).lacks(needs)
     return None if why is None else problem("forbidden-role", why)
