@@ -423,7 +423,7 @@ async def test_many_groups_are_pages_of_their_own(served: Served, tabs: Tabs) ->
     await page.goto("/dead?groups=9")  # of a time when there were more
     await expect(page.locator(".pager")).to_contain_text("51 to 53 of 53")
     assert await page.locator(f"#{first}").count() == 0
-    await page.get_by_role("link", name="Back to the letters").click()
+    await page.get_by_role("link", name="Back to the dead letters").click()
     await expect(page.locator("table.letters tbody tr")).to_have_count(50)
 
 

@@ -178,7 +178,7 @@ async def test_the_plots_are_drawn_from_what_happened(tabs: Tabs, shown: Served)
     page = await tabs.open(shown)
     await expect(page.locator(".plot canvas")).to_have_count(4)
     data = await page.locator("#failures-hour").evaluate("host => JSON.parse(host.dataset.plot)")
-    buried = next(series for series in data["series"] if series["name"] == "buried")
+    died = next(series for series in data["series"] if series["name"] == "died")
     assert sum(buried["values"]) == 4 and len(data["x"]) == 60
 
 

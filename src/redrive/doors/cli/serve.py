@@ -214,7 +214,7 @@ async def _working(rd: Redrive, work: dict[str, Any] | None) -> AsyncIterator[No
 
 def link_to(host: str, port: int, token: str | None) -> str:
     """Return the URL that a person on this machine opens."""
-    from redrive.doors.web.guard import PARAMETER, is_anywhere, format_host
+    from redrive.doors.web.guard import PARAMETER, format_host, is_anywhere
 
     name = format_host(HOST if is_anywhere(host) else host)
     return f"http://{name}:{port}/" + (f"?{PARAMETER}={token}" if token else "")

@@ -134,7 +134,7 @@ async def _rank_groups(
 
 
 def list_hours(view: GroupView, now: float, number: int = 48) -> list[int]:
-    """List how many jobs a group buried, hour by hour, the last hour now."""
+    """List how many jobs of a group died, hour by hour, the last hour now."""
     noted, last = dict(view.state.hours), int(now // HOUR)
     return [noted.get(hour, 0) for hour in range(last - number + 1, last + 1)]
 

@@ -112,7 +112,7 @@ def list_facts(view: GroupView, list_address: str) -> list[tuple[str, Any]]:
         ("Agent", seen.agent),
         ("Kind of failure", words.plain(seen.detail) if seen.detail else None),
         ("Dead now", {"number": view.dead, "href": list_address}),
-        ("Ever buried", words.number(seen.buried)),
+        ("Died in all", words.number(seen.buried)),
         ("First", words.exact(seen.first_at)),
         ("Last", words.exact(seen.last_at)),
         ("Alerted", words.exact(state.alerted_at) if state.alerted_at else None),
@@ -122,8 +122,8 @@ def list_facts(view: GroupView, list_address: str) -> list[tuple[str, Any]]:
 
 def plot_hours(hours: list[int], now: float) -> str:
     first = (int(now // HOUR) - len(hours) + 1) * HOUR
-    buried = {"name": "buried", "kind": "dead", "values": hours, "fill": True}
-    return encode_plot([first + HOUR * n for n in range(len(hours))], buried)
+    deaths = {"name": "died", "kind": "dead", "values": hours, "fill": True}
+    return encode_plot([first + HOUR * n for n in range(len(hours))], deaths)
 
 
 # -- acting

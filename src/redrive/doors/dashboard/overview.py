@@ -106,12 +106,12 @@ def plot_throughput(activity: Activity) -> str:
 
 
 def plot_failures(activity: Activity) -> str:
-    """Plot what failed: what was retried, and what was buried."""
+    """Plot the failures: jobs that were retried, and jobs that died."""
     flows = activity.total.flows
     return encode_plot(
         activity.starts,
         {"name": "retried", "kind": "held", "values": flows["retried"]},
-        {"name": "buried", "kind": "dead", "values": flows["buried"], "fill": True},
+        {"name": "died", "kind": "dead", "values": flows["buried"], "fill": True},
     )
 
 
