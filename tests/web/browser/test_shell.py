@@ -179,7 +179,7 @@ async def test_the_plots_are_drawn_from_what_happened(tabs: Tabs, shown: Served)
     await expect(page.locator(".plot canvas")).to_have_count(4)
     data = await page.locator("#failures-hour").evaluate("host => JSON.parse(host.dataset.plot)")
     died = next(series for series in data["series"] if series["name"] == "died")
-    assert sum(buried["values"]) == 4 and len(data["x"]) == 60
+    assert sum(died["values"]) == 4 and len(data["x"]) == 60
 
 
 async def test_a_breaker_is_shown_and_closed_by_a_person(rd: redrive.Redrive, tabs: Tabs) -> None:
