@@ -25,7 +25,7 @@ from redrive.jobs.dead_letter import (
     make_job,
     nth_id,
     number_id,
-    read_cause,
+    read_failure,
     same_work,
     write_advice,
 )
@@ -249,7 +249,7 @@ def test_what_windows_adds_to_a_file_does_no_harm() -> None:
 def test_cap_first_then_what_heals_then_a_person(error_class: str, attempt: int, lane: str) -> None:
     record = parse(line(error_class=error_class, attempt=attempt))
     assert make_job(record, BORN).lane == lane
-    assert read_cause(record) == read_cause(parse(line(error_class=error_class, attempt=attempt)))
+    assert read_failure(record) == read_failure(parse(line(error_class=error_class, attempt=attempt)))
 
 
 @pytest.mark.behaviour("001-23")
@@ -267,7 +267,9 @@ def test_the_lane_is_named_in_the_record_with_its_reason() -> None:
         job = make_job(parse(line(error_class=error_class)), BORN)
         assert make_record(job)["lane"] == job.history[-1].tier == lane
         assert job.history[-1].decision
-        assert job.recommendation == write_advice(read_cause(parse(line(error_class=error_class))), job.lane)  # type: ignore[arg-type]
+        assert job.recommendation == write_advice(
+            find_cause(read_failure(parse(line(error_class=error_class)))), job.lane
+        )  # type: ignore[arg-type]
 
 
 def test_a_lane_that_was_said_counts_below_the_cap() -> None:

@@ -103,9 +103,9 @@ class Gateway:
             raise InvalidOption(field=min(late), problem="a call runs now; submit it, or enqueue it, for later")
         limit = read_seconds(timeout, "timeout") if timeout is not None else None
         handler = self._core.registry.handlers.get(name)
-        plan = self._enqueuer.plan(name, self._enqueuer.keyed(name, params, options), reason="retry")
+        plan = self._enqueuer.plan(name, self._enqueuer.add_key(name, params, options), reason="retry")
         if handler is not None and handler.read_only:
-            return await self._read(handler, params, limit, plan.said.get("session_id"))
+            return await self._read(handler, params, limit, plan.fields.get("session_id"))
         prepared = self._enqueuer.prepare(plan, params)
         stopped = await self._paused(prepared.job.queue)
         if handler is not None and stopped is None:
@@ -226,7 +226,7 @@ class Gateway:
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
         """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task.name if isinstance(task, Task) else check_name("task", task)
-        keyed = {"lease": REASONS["deferred_submit"].lease, **self._enqueuer.keyed(name, params, options)}
+        keyed = {"lease": REASONS["deferred_submit"].lease, **self._enqueuer.add_key(name, params, options)}
         prepared = self._enqueuer.prepare(self._enqueuer.plan(name, keyed, reason="deferred_submit"), params)
         job, duplicate, _ = await self._accept(prepared)
         if duplicate and wants_back(prepared, job):

@@ -159,7 +159,7 @@ class Redrive(Registering):
         self.tokens = Tokens(core)
         self._enqueuer.jobs, self._enqueuer.transactions = self.jobs, self._transactions
         core.holder.before_close += [self._gateway.close, self._transactions.close]
-        core.holder.on_close.append(self._enqueuer.give_up_late)
+        core.holder.on_close.append(self._enqueuer.cancel_late)
         self._add_delivery()
 
     # -- the store

@@ -65,7 +65,9 @@ class Transactions:
 
     def _prepared(self, task: str, payload: Payload, options: Mapping[str, Any]) -> Prepared:
         _refuse_fallback(options)
-        return self._enqueuer.prepare(self._enqueuer.plan(task, self._enqueuer.keyed(task, payload, options)), payload)
+        return self._enqueuer.prepare(
+            self._enqueuer.plan(task, self._enqueuer.add_key(task, payload, options)), payload
+        )
 
     def _rows(self, prepared: Sequence[Prepared]) -> list[InboxRow]:
         """Rows with ids of their own: the same key twice in one transaction must not fail the second."""

@@ -46,7 +46,8 @@ from redrive.jobs.wait_for_job import wait_for_answer
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import EnqueuePlan, Enqueuer, Prepared
+    from redrive.jobs.enqueuer import Enqueuer, Prepared
+    from redrive.jobs.job_options import EnqueuePlan
 
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")

@@ -1,4 +1,4 @@
-"""From a record to a dead letter: what its failure means, in which lane it waits, which job it is.
+"""Turns records of failures into dead letters: finds the cause of each, its lane, and its job.
 
 The order is fixed: at the cap a person looks; below it, what heals by waiting comes back by itself; the rest is for a
 person. One job_id is one job, however many records tell of it.
@@ -26,37 +26,36 @@ from redrive.jobs.records import LANES, FailureRecord
 from redrive.retries.changes import same
 
 CAP: Final = 5
-"""So many tries, and a person must look, whatever the error is."""
+"""After so many tries a person must look, whatever the error is."""
 TAKEN_KEY: Final = (
     "It waited beside the store, and its idempotency key was used for something else meanwhile."
-    " Compare the two: redrive this one if it is work of its own, else discard it."
+    " Compare the two: redrive this one if it is other work, else discard it."
 )
 UNNAMED: Final = "unnamed"
-"""The task and queue of letters that nobody named."""
+"""The task and queue of dead letters without a name."""
 
 
-# -- sorting: heals by waiting, or a person must look
-
+# -- the cause of a failure, and the lane: it heals by waiting, or a person must look
 
 TRANSIENT: Final = {"TimeoutError": "timeout", "ConnectionError": "network", "RateLimitError": "rate_limited"}
-"""Known to heal, by their bare names: a record rarely says which library a class came from."""
+"""Classes that heal by waiting, by bare names: a record rarely says which library a class came from."""
 
 
 def make_failure(name: str, message: str = "", *, status: int | None = None, kind: str | None = None) -> Failure:
-    """What a mere name tells."""
+    """Make the failure of an exception of which only the name is known."""
     return Failure("exception", _list_types(name), message, status=status, error_kind=kind)
 
 
 @lru_cache(maxsize=1024)
 def _list_types(name: str) -> tuple[str, ...]:
-    """A bare name stands for the builtin and for every class of that name that we know."""
+    """List what a bare name may stand for: the builtin, and every known class of that name."""
     bare = name.rpartition(".")[2]
     known = (full for full in CLASSES if full.rpartition(".")[2] == bare)
     return tuple(dict.fromkeys((name, *_list_builtin_types(bare), *known)))
 
 
 def _list_builtin_types(bare: str) -> tuple[str, ...]:
-    """The builtin exception of this name and what it derives from."""
+    """List the builtin exception of this name and its bases."""
     kind = getattr(builtins, bare, None)
     if not isinstance(kind, type) or not issubclass(kind, BaseException):
         return ()
@@ -64,27 +63,22 @@ def _list_builtin_types(bare: str) -> tuple[str, ...]:
 
 
 def read_failure(record: FailureRecord) -> Failure:
-    """What the record says was seen."""
+    """Read the failure that a record describes."""
     bare = record.error_class.rpartition(".")[2]
     message = "" if record.error == bare else record.error.removeprefix(f"{bare}:").strip()
     return make_failure(record.error_class, message, status=record.status, kind=record.detail)
 
 
 def find_cause(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
-    """What it means; where no rule knows, the bare name may."""
+    """Find the cause by the rules; where no rule knows it, by the bare name of the class."""
     cause = classify(failure, first)
     if cause.detail == "unknown" and failure.error_class in TRANSIENT:
         return classify(failure, (("bare_class", lambda failure: TRANSIENT[failure.error_class]),))
     return cause
 
 
-def read_cause(record: FailureRecord) -> Cause:
-    """A pure function of the record."""
-    return find_cause(read_failure(record))
-
-
 def choose_lane(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None = None) -> Lane:
-    """At the cap a person looks. Below it, what heals by waiting comes back by itself, and the rest is for a person."""
+    """Choose the lane: `manual` at the cap; below it, `delayed` for what heals by waiting."""
     if attempt >= cap:
         return "manual"
     if said is not None:
@@ -93,7 +87,7 @@ def choose_lane(cause: Cause, attempt: int, *, cap: int = CAP, said: Lane | None
 
 
 def find_return_time(job: Job, lane: Lane, now: float) -> float | None:
-    """When a recorded dead letter comes back by itself; a script's next cycle brings back its own."""
+    """Find when a recorded dead letter comes back by itself; a script's next cycle brings back those of a cycle."""
     return now + MOVED_LATER if lane == "delayed" and not job.queue.startswith(CYCLE) else None
 
 
@@ -103,21 +97,18 @@ def write_advice(cause: Cause, lane: Lane) -> str:
     return advice.advice_for(cause, "Find out what the error means, fix it, then redrive or discard it.")
 
 
-def rewrite_advice(lane: Lane, letter: Job, cause: Cause) -> str:
-    """Return the advice for a dead letter that goes to this lane: what its failure or a person said stays.
-
-    What we advised for the lane that it was in would be wrong in another one.
-    """
+def rewrite_advice(lane: Lane, dead: Job, cause: Cause) -> str:
+    """Replace the advice that was written for another lane; advice of the failure or of a person stays."""
     ours = [write_advice(cause, "delayed"), write_advice(cause, "manual")]
-    said = letter.recommendation
-    return write_advice(cause, lane) if said is None or said in ours else said
+    given = dead.recommendation
+    return write_advice(cause, lane) if given is None or given in ours else given
 
 
 # -- a record as a job
 
 
 class BirthRules(msgspec.Struct, frozen=True):
-    """How records become jobs. What is said here goes before what the record says; None leaves it the word."""
+    """How records become jobs. A queue or task here goes before that of the record."""
 
     now: float
     queue: str | None = None
@@ -128,18 +119,18 @@ class BirthRules(msgspec.Struct, frozen=True):
 
 
 def find_place(record: FailureRecord, born: BirthRules) -> tuple[str, str]:
-    """(queue, task): a task's queue is its name unless said otherwise."""
+    """Find (queue, task): the queue of a task has its name unless another one is given."""
     task = born.task or record.task or UNNAMED
     return born.queue or record.queue or task, task
 
 
 def find_id(record: FailureRecord, born: BirthRules) -> str:
-    """The same record is the same job in every store, however often it is imported."""
+    """Find the id of a record's job: the same in every store, however often the record is imported."""
     return record.id or keyed_id(find_place(record, born)[0], record.job_id)
 
 
 def make_job(record: FailureRecord, born: BirthRules) -> Job:
-    """The job of a record: dead with everything a person needs, or waiting where it shall simply run."""
+    """Make the job of a record: dead with everything a person needs, or waiting where it shall simply run."""
     queue, task = find_place(record, born)
     failed = born.now if record.failed_at is None else record.failed_at
     created = min(failed if record.created_at is None else record.created_at, born.now)
@@ -162,14 +153,13 @@ def make_job(record: FailureRecord, born: BirthRules) -> Job:
         session_id=record.session_id,
         model=record.model,
     )
-    return _make_dead(job, record, born, failed) if born.state is State.dead else job
-
-
-def _make_dead(job: Job, record: FailureRecord, born: BirthRules, failed: float) -> Job:
+    if born.state is not State.dead:
+        return job
+    failure = read_failure(record)
     return make_dead_job(
         job,
-        read_failure(record),
-        read_cause(record),
+        failure,
+        find_cause(failure),
         failed_at=failed,
         born=born,
         attempt=1 if record.attempt is None else record.attempt,
@@ -191,10 +181,11 @@ def make_dead_job(
     recommendation: str | None = None,
     group: str | None = None,
 ) -> Job:
-    """A job whose failure happened elsewhere. A time from the future is kept in its story and nowhere else."""
+    """Make a dead job of a failure that happened elsewhere. A time in the future is kept in its history only."""
     lane = choose_lane(cause, attempt, cap=born.cap, said=said)
     group = group or fingerprint(failure, job.task, job.model)
     at = min(failed_at, born.now)
+    decision = explain_lane(cause, attempt, lane, born.cap)
     return msgspec.structs.replace(
         job,
         state=State.dead,
@@ -214,27 +205,24 @@ def make_dead_job(
         error=failure.summary,
         recommendation=recommendation or write_advice(cause, lane),
         comes_back_at=find_return_time(job, lane, born.now),
-        history=(
-            _make_attempt(job, failure, cause, failed_at, group, lane, explain_lane(cause, attempt, lane, born.cap)),
-        ),
+        history=(_make_attempt(job, failure, cause, group, failed_at, lane, decision),),
     )
 
 
 def move_documents(id: str, documents: Iterable[Put]) -> tuple[Put, ...]:
-    """What stands beside a job, for the same job under another id."""
+    """Move the documents beside a job to another id of the job."""
     return tuple(msgspec.structs.replace(put, key=f"{id}/{put.key.partition('/')[2]}") for put in documents)
 
 
 def dead_letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
-    """What was accepted beside the store under a key that means something else there, as a letter for a person."""
+    """Make the dead letter of a job that was accepted beside the store under a key that means other work there."""
     id = keyed_id(job.queue, f"{job.key}\n{job.payload_hash}")
-    born = BirthRules(now, because="diverted")
     return make_dead_job(
         msgspec.structs.replace(job, id=id, key=None),
         failure,
         find_cause(failure),
         failed_at=now,
-        born=born,
+        born=BirthRules(now, because="diverted"),
         attempt=0,
         said="manual",
         recommendation=TAKEN_KEY,
@@ -242,7 +230,7 @@ def dead_letter_of_taken_key(job: Job, failure: Failure, now: float) -> Job:
 
 
 def _make_attempt(
-    job: Job, failure: Failure, cause: Cause, at: float, group: str, lane: Lane, decision: str
+    job: Job, failure: Failure, cause: Cause, group: str, at: float, lane: Lane, decision: str
 ) -> Attempt:
     return Attempt(
         run=job.run,
@@ -259,7 +247,7 @@ def _make_attempt(
 
 
 def explain_lane(cause: Cause, attempt: int, lane: Lane, cap: int = CAP) -> str:
-    """Why it stands in this lane, in one line."""
+    """Say in one line why a dead letter is in this lane."""
     if attempt >= cap:
         return f"For a person: tried {attempt} times, the cap is {cap}."
     if lane == "delayed":
@@ -271,13 +259,9 @@ def explain_lane(cause: Cause, attempt: int, lane: Lane, cap: int = CAP) -> str:
 
 
 def same_work(job: Job, other: Job) -> bool:
-    """Whether two jobs of one id carry the same input: as the first was given it, or as somebody has edited it."""
-    return _same_input(job, other) or _same_edit(job, other)
-
-
-def _same_edit(job: Job, other: Job) -> bool:
+    """Whether two jobs of one id carry the same input: the first as it was given, or as a person has edited it."""
     edited = edited_payload(job)
-    return edited is not None and same(edited, other.arguments)
+    return _same_input(job, other) or (edited is not None and same(edited, other.arguments))
 
 
 def _same_input(job: Job, other: Job) -> bool:
@@ -288,38 +272,38 @@ def _same_input(job: Job, other: Job) -> bool:
     return bool(msgspec.json.decode(job.payload) == msgspec.json.decode(other.payload))
 
 
-def settles(done: Job, letter: Job) -> bool:
-    """Whether a success settles a dead letter: another input is other work, and what may have landed needs a look."""
-    return letter.state is State.dead and not letter.may_have_landed and _same_given(done, letter)
+def settles(done: Job, dead: Job) -> bool:
+    """Whether a success settles a dead letter: it had the same input, and no effect that may have landed."""
+    return dead.state is State.dead and not dead.may_have_landed and _same_given(done, dead)
 
 
-def _same_given(one: Job, other: Job) -> bool:
-    """Whether two jobs ran with the same input: as it was given, or as somebody has edited it since."""
-    edits = edited_payload(one), edited_payload(other)
+def _same_given(job: Job, other: Job) -> bool:
+    """Whether two jobs ran with the same input: as it was given, or as a person has edited it since."""
+    edits = edited_payload(job), edited_payload(other)
     if edits == (None, None):
-        return one.payload_hash == other.payload_hash
-    given = [job.arguments if edit is None else edit for job, edit in zip((one, other), edits, strict=True)]
+        return job.payload_hash == other.payload_hash
+    given = [made.arguments if edit is None else edit for made, edit in zip((job, other), edits, strict=True)]
     return same(*given)
 
 
 def has_failures(job: Job, attempts: Sequence[Attempt]) -> bool:
-    """Whether the job's story has these failures already: telling them twice changes nothing."""
-    told = {(attempt.ended_at, attempt.fingerprint) for attempt in job.history}
-    return all((attempt.ended_at, attempt.fingerprint) in told for attempt in attempts)
+    """Whether the history of a job has these failures already, so that adding them changes nothing."""
+    known = {(attempt.ended_at, attempt.fingerprint) for attempt in job.history}
+    return all((attempt.ended_at, attempt.fingerprint) in known for attempt in attempts)
 
 
 def number_id(job_id: str, number: int) -> str:
-    """The id of the n-th line that says the same and has no id of its own: none of them is lost."""
+    """Make the id of the n-th of several equal lines without an id, so that none of them is lost."""
     return job_id if number <= 1 else f"{job_id}-{number}"
 
 
 def nth_id(queue: str, job_id: str, number: int) -> str:
-    """The id of the n-th letter of one job_id, for a failure that comes after the last one was settled."""
+    """Make the id of the n-th dead letter of one job_id, for a failure after the last one was settled."""
     return keyed_id(queue, job_id if number == 0 else f"{job_id}\0{number}")
 
 
 def check_lane(lane: object) -> Lane | None:
-    """A lane as a caller names it, or a refusal."""
+    """Return the lane that a caller names; refuses what is none."""
     if lane is None or lane in LANES:
         return lane
     raise InvalidOption(field="lane", problem=f"{lane!r} is not a lane; there are {', '.join(LANES)}")

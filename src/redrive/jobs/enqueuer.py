@@ -9,23 +9,13 @@ import os
 import random
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from redrive.core.checks import KEY_LIMIT, check_name, check_range, optional_name
 from redrive.core.documents import BLOB
-from redrive.core.job import (
-    Job,
-    Reason,
-    State,
-    hash_payload,
-    keyed_id,
-    new_id,
-)
-from redrive.core.option_hints import hint_for_job
+from redrive.core.job import Job, Reason, State, hash_payload, keyed_id, new_id
 from redrive.core.payload import blob_document, check_kept, encode
-from redrive.core.policy import MOST_ATTEMPTS
 from redrive.core.store import Inserted, Put
 from redrive.engine import tracing
 from redrive.engine.bus import BusEvent
@@ -47,7 +37,7 @@ from redrive.failures.capture import capture
 from redrive.http.policy import HTTP_TASK
 from redrive.jobs.core import Core
 from redrive.jobs.dead_letter import dead_letter_of_taken_key, move_documents
-from redrive.jobs.job_options import OPTIONS, read_duration, read_priority, read_run_at, write_options
+from redrive.jobs.job_options import EnqueuePlan, Fallback, make_plan, read_run_at
 from redrive.jobs.lookup import find_job
 from redrive.jobs.spool import Spool, SpoolEntry
 from redrive.jobs.tasks import Item, JobAccess, JobHandle, Many
@@ -61,31 +51,9 @@ PENDING: Final = (
     " Whether its key was known before cannot be said until then."
 )
 SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
-"""Whose session it is where nobody says: that of the task that runs here, else of this process."""
+"""Names the session of jobs that are enqueued neither with one nor inside a task that has one."""
 CHUNK: Final = 1_000
 ENQUEUED_AGAIN: Final = "enqueued again with the same key"
-
-
-class Fallback(NamedTuple):
-    """What is done where the store cannot take a job."""
-
-    way: Any
-    """Whether there is one at all; or the function that does the work where the spool cannot take the job either."""
-    after: float
-    """Seconds that the store has."""
-
-
-class EnqueuePlan(NamedTuple):
-    """What all jobs of one task and one set of options have in common."""
-
-    task: str
-    queue: str
-    handler: Handler | None
-    options: Mapping[str, Any]
-    allowed: int | None
-    said: dict[str, Any]
-    on_duplicate: str
-    fallback: Fallback
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -96,21 +64,21 @@ class Prepared(msgspec.Struct, frozen=True):
     on_duplicate: str
     fallback: Fallback
     warnings: tuple[str, ...] = ()
-    """What preflight thinks of it: advice, for the worker decides."""
+    """Advice of preflight; the worker decides."""
 
 
 class _EnqueueTally:
-    """What has become of an enqueue_many so far."""
+    """What an enqueue_many has done with its items so far."""
 
     def __init__(self, items: int) -> None:
         self.ids: list[str | None] = [None] * items
         self.refused: dict[int, str] = {}
         self.dead: dict[str, list[int]] = {}
-        """Dead jobs that were asked for again, each with the items that did."""
+        """Dead jobs that items want to run again, and the indexes of those items."""
         self.duplicates = 0
         self.spooled = 0
         self.late: Exception | None = None
-        """Why the store was too slow for a part of them."""
+        """Why the store was too slow for a part of the items."""
 
 
 class DeadLetterAccess(Protocol):
@@ -136,21 +104,21 @@ class Enqueuer:
         self._holder = core.holder
         self._registry = core.registry
         self.jobs: JobAccess
-        """What the handles follow their jobs with: `rd.jobs`, which is made after this."""
+        """`rd.jobs`, by which handles follow their jobs; set after this object is made."""
         self.transactions: CallerTransactions
-        """What `within=` is written with; made after this, too."""
+        """Writes jobs with `within=`; set after this object is made."""
         self.spool = spool
         self._dead = dead
         self._warned: set[str] = set()
         self._late: set[asyncio.Task[list[Inserted]]] = set()
-        """Writes that took too long. (An event loop keeps tasks only weakly.)"""
+        """Writes that took too long; kept here, because an event loop refers to its tasks only weakly."""
         self._plans: dict[str, EnqueuePlan] = {}
-        """Of tasks that are known here, without options: most jobs are like that."""
+        """Plans of known tasks without options, as most jobs are."""
 
     # -- preparing: pure but for the clock
 
     def plan(self, task: str, options: Mapping[str, Any], reason: Reason = "direct") -> EnqueuePlan:
-        """Checks everything that does not depend on the payload, once for all jobs that are alike."""
+        """Check everything that does not depend on the payload, once for all jobs that are alike."""
         session = session_of.get()
         if session is None:
             session = os.environ.get(SESSION_VARIABLE)
@@ -158,64 +126,29 @@ class Enqueuer:
             options = {**options, "session_id": session}
         handler = self._registry.handlers.get(task) if isinstance(task, str) else None  # type: ignore[redundant-expr]
         if options or reason != "direct" or handler is None:
-            return self._planned(task, options, reason, handler)
+            return self._make_plan(task, options, reason)
         plan = self._plans.get(task)
         if plan is None or plan.handler is not handler:
-            plan = self._plans[task] = self._planned(task, options, reason, handler)
+            plan = self._plans[task] = self._make_plan(task, options, reason)
         return plan
 
-    def _planned(self, task: str, options: Mapping[str, Any], reason: Reason, handler: Handler | None) -> EnqueuePlan:
-        check_name("task", task)
-        if unknown := options.keys() - OPTIONS:
-            hint = hint_for_job(min(unknown), OPTIONS | {"within"})
-            raise InvalidOption(field=min(unknown), problem=f"is not an option of a job: {hint}")
-        queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
-        check_name("queue", queue)
-        if handler is None and task not in self._warned:
+    def _make_plan(self, task: str, options: Mapping[str, Any], reason: Reason) -> EnqueuePlan:
+        plan = make_plan(self._registry, task, options, reason)
+        if plan.handler is None and task not in self._warned:
             self._warned.add(task)
             log.warning("task %r is not known in this process; its jobs wait for a worker that knows it", task)
-        return EnqueuePlan(
-            task,
-            queue,
-            handler,
-            options,
-            self._allowed(options, queue, task, reason),
-            self._said(options, reason),
-            options.get("on_duplicate") or "return",
-            self._fallback(options, queue, task, reason),
-        )
+        return plan
 
-    def _fallback(self, options: Mapping[str, Any], queue: str, task: str, reason: Reason) -> Fallback:
-        """The call's own word, else the task's, the queue's, the instance's."""
-        agent = options.get("agent") is not None
-        policy = self._registry.policy(queue, task, reason, agent=agent, options=None, job=None)
-        way, after = options.get("fallback"), read_duration(options, "fallback_after")
-        return Fallback(policy.fallback if way is None else way, after or policy.fallback_after or 0.0)
-
-    def _said(self, options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
-        """The job's fields that the options name, and why it is here."""
-        if not options and reason == "direct":
-            return {}
-        return {
-            "agent": optional_name("agent", options.get("agent")),
-            "priority": read_priority(options.get("priority")),
-            "key": optional_name("idempotency_key", options.get("idempotency_key"), KEY_LIMIT),
-            "session_id": optional_name("session_id", options.get("session_id")),
-            "model": optional_name("model", options.get("model")),
-            "options_json": write_options(options),
-            "reason": reason,
-        }
-
-    def keyed(self, task: str, payload: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Adds the key that the task makes of its payload, where the caller gives none: the same work is one job."""
+    def add_key(self, task: str, payload: object, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add the key that the task makes of its payload, where the caller gives none: the same work is one job."""
         handler = self._registry.handlers.get(task) if isinstance(task, str) else None  # type: ignore[redundant-expr]
         if handler is None or handler.key_template is None or options.get("idempotency_key") is not None:
             return options
-        key = self.key_of(handler, payload) if isinstance(payload, Mapping) else None
+        key = self.make_key(handler, payload) if isinstance(payload, Mapping) else None
         return options if key is None else {**options, "idempotency_key": key}
 
-    def key_of(self, handler: Handler, payload: Mapping[str, Any]) -> str | None:
-        """Makes a key of the values that the task will see, however they were given: an order's id, not a dict's."""
+    def make_key(self, handler: Handler, payload: Mapping[str, Any]) -> str | None:
+        """Make a key of the values that the task will see: of an order's id, however the caller wrote the order."""
         if handler.key_template is None:
             return None
         encoded = encode(payload, limit=self._core.settings.payload_limit)
@@ -223,10 +156,10 @@ class Enqueuer:
         try:
             return handler.key_for(seen)
         except InvalidOption:
-            return handler.key_for(payload)  # what has no annotation is seen as it was given only here
+            return handler.key_for(payload)  # a value without annotation is still as the caller gave it only here
 
     def prepare(self, plan: EnqueuePlan, payload: Payload) -> Prepared:
-        """Checks the payload and makes the job. Nothing has been written yet."""
+        """Check the payload and make the job. Writes nothing."""
         encoded = encode(payload, limit=self._holder.settings.payload_limit)
         text, blobs, plain = encoded
         if plan.task == HTTP_TASK:
@@ -239,7 +172,7 @@ class Enqueuer:
             check_kept(payload, encoded, plan.handler.signature if plan.handler is not None else None)
         now = self._holder.clock.now()
         id = new_id(now, random.getrandbits(74))
-        if plan.said:
+        if plan.fields:
             job = _make_job(plan, id, now, text)
         else:  # most jobs have no options, and no other fields than these
             job = Job(id, plan.queue, plan.task, None, State.waiting, 2, now, 1, now, now, text, 0, 0, plan.allowed)
@@ -248,7 +181,7 @@ class Enqueuer:
         return Prepared(job, documents, plan.on_duplicate, plan.fallback, () if small else self._warn_unfit(job, plan))
 
     def _warn_unfit(self, job: Job, plan: EnqueuePlan) -> tuple[str, ...]:
-        """Lists why the worker would refuse the job, and logs it while the caller is still there."""
+        """List why the worker would refuse the job, and log it while the caller is still there."""
         if surely_fits(job.payload or "", self._registry.short):
             return ()
         verdict = preflight(job, plan.handler, self._registry, self._core.clock.now())
@@ -257,30 +190,17 @@ class Enqueuer:
             log.warning("job %s (%s): %s", job.short_id, job.task, warning)
         return warnings
 
-    def _allowed(self, options: Mapping[str, Any], queue: str, task: str, reason: Reason) -> int | None:
-        """Works out how many attempts a job has; None where neither the job says it nor the task is known here."""
-        asked = options.get("max_attempts")
-        if asked is not None:
-            return check_range("max_attempts", asked, 1, MOST_ATTEMPTS)
-        if task not in self._registry.handlers:
-            return None
-        agent = options.get("agent") is not None
-        return self._registry.policy(queue, task, reason, agent=agent, options=None, job=None).max_attempts
-
     # -- handing in
 
     async def accept(self, task: str, payload: Payload, options: Payload) -> JobHandle[Any]:
-        """Accepts one job, with every fallback that it has, or writes it into the transaction that `within` names.
-
-        A dead job of the same key comes back where `on_duplicate` asks for that.
-        """
+        """Accept one job: in the store, by its fallback, or in the transaction that `within` names."""
         if "within" in options:
             options, within = split_within(options)
             if within is not None:
                 return self._pending(await self.transactions.enqueue(task, payload, options, within))
         plan = self.plan(task, options)
         if plan.handler is not None and plan.handler.key_template is not None:
-            plan = self.plan(task, self.keyed(task, payload, options))
+            plan = self.plan(task, self.add_key(task, payload, options))
         prepared = self.prepare(plan, payload)
         try:
             job, duplicate, spooled = await self.insert_one(prepared)
@@ -292,7 +212,7 @@ class Enqueuer:
         return JobHandle(self.jobs, job, duplicate=duplicate, spooled=spooled, warnings=prepared.warnings)
 
     def accept_now(self, task: str, payload: Payload, options: Payload) -> JobHandle[Any] | None:
-        """Enqueues with `within=` in the caller's thread, to which its connection belongs. None without `within=`."""
+        """Enqueue with `within=` in the thread of the caller, which owns the connection. None without `within=`."""
         options, within = split_within(options)
         if within is None:
             return None
@@ -302,7 +222,7 @@ class Enqueuer:
         return JobHandle(self.jobs, prepared.job, pending=True, warnings=(*prepared.warnings, PENDING))
 
     async def bring_back(self, job_id: str, who: str = "enqueue", why: str = ENQUEUED_AGAIN) -> Job:
-        """Sends a dead job back to its queue, unless its effect may have landed: the caller has not looked."""
+        """Send a dead job back to its queue, unless its effect may have landed: no person has checked that."""
         if self._dead is None:
             raise IllegalMove(f"job {job_id} cannot be brought back from here", job_id=job_id)
         try:
@@ -314,7 +234,7 @@ class Enqueuer:
             return job  # another caller was faster
 
     async def insert_one(self, prepared: Prepared) -> tuple[Job, bool, bool]:
-        """Makes one job durable: (job, duplicate, spooled). Spools only where the caller asked for a fallback."""
+        """Make one job durable: (job, duplicate, spooled). Spools only where the job has a fallback."""
         fallback = prepared.fallback
         insert = self._insert_soon if fallback.way else self.insert
         try:
@@ -323,18 +243,22 @@ class Enqueuer:
             if not fallback.way:
                 raise
             log.warning("the store cannot take job %s, trying the spool: %s", prepared.job.short_id, error)
-            self._tell("fallback", prepared.job, {"to": "spool", "error": str(error)})
-            self._spool_or_raise(prepared, error)
+            self._publish("fallback", prepared.job, {"to": "spool", "error": str(error)})
+            try:
+                self.spool.append(_make_entry(prepared))
+            except OSError as spool_error:
+                if isinstance(error, CommitUnknown | StoreFailed):
+                    raise error from spool_error  # it may be in the store: a direct call could do it twice
+                raise SpoolUnusable(error, spool_error) from spool_error
             return prepared.job, False, True
         if inserted.duplicate:
             self._note_duplicate(inserted.job, prepared)
         return inserted.job, inserted.duplicate, False
 
     async def _insert_soon(self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback) -> list[Inserted]:
-        """Inserts jobs within the time of their fallback, also where another process locks the file.
+        """Insert jobs within the time of their fallback, also where another process locks the file.
 
-        A write that takes longer goes on, because it cannot be taken back: should it land, it is the same job, whose
-        id was made before.
+        A write that takes longer cannot be taken back and goes on. It writes the same jobs, whose ids exist already.
         """
         inserting = asyncio.create_task(self.insert(jobs, documents))
         try:
@@ -342,20 +266,20 @@ class Enqueuer:
         finally:  # also where the caller is cancelled
             if not inserting.done():
                 self._late.add(inserting)
-                inserting.add_done_callback(self._tell_late)
+                inserting.add_done_callback(self._log_late)
         if done:
             return inserting.result()
         raise CommitUnknown(f"the store has not taken it within {fallback.after:g} s: is the file locked?")
 
-    def give_up_late(self) -> None:
-        """Ends the writes whose callers went on without them: whoever closes the store does not wait for a lock."""
+    def cancel_late(self) -> None:
+        """Cancel the writes whose callers went on without them, so that closing the store does not wait for a lock."""
         for inserting in list(self._late):
             loop = inserting.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(inserting.cancel)
 
-    def _tell_late(self, inserting: asyncio.Task[list[Inserted]]) -> None:
-        """Says what became of a write whose caller went on without it."""
+    def _log_late(self, inserting: asyncio.Task[list[Inserted]]) -> None:
+        """Log the outcome of a write whose caller went on without it."""
         self._late.discard(inserting)
         if inserting.cancelled():
             log.warning("a late write was given up when the store was closed; its jobs are in the spool")
@@ -367,7 +291,7 @@ class Enqueuer:
     async def insert(
         self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback | None = None
     ) -> list[Inserted]:
-        """Inserts jobs; where the program traces, as one span whose context the jobs keep."""
+        """Insert jobs; where the program traces, as one span whose context the jobs keep."""
         tracer = tracing.tracer() if tracing.API in sys.modules else None
         if tracer is None:
             store = self._holder.store
@@ -377,49 +301,40 @@ class Enqueuer:
             sent.accepted(inserted)
             return inserted
 
-    def _spool_or_raise(self, prepared: Prepared, error: Exception) -> None:
-        try:
-            self.spool.append(_make_entry(prepared))
-        except OSError as spool_error:
-            if isinstance(error, CommitUnknown | StoreFailed):
-                raise error from spool_error  # it may be in the store: a direct call could do it twice
-            raise SpoolUnusable(error, spool_error) from spool_error
-
     async def call_directly(self, prepared: Prepared, payload: Mapping[str, Any], unusable: SpoolUnusable) -> None:
-        """The last step of the fallback: do it here and now, as the code did before redrive."""
+        """Run the work here and now, as the last step of its fallback."""
         job, handler = prepared.job, self._registry.handlers.get(prepared.job.task)
         if not callable(prepared.fallback.way) and (handler is None or handler.direct is None):
             log.warning("job %s was not accepted and cannot be called directly: %s", job.short_id, unusable)
             raise unusable.store
         log.warning("job %s: neither store nor spool (%s): calling directly", job.short_id, unusable)
-        self._tell("fallback", job, {"to": "direct", "error": str(unusable)})
-        found: Any = None
+        self._publish("fallback", job, {"to": "direct", "error": str(unusable)})
+        result: Any = None
         if callable(prepared.fallback.way):
-            found = prepared.fallback.way(**payload)
+            result = prepared.fallback.way(**payload)
         elif handler is not None and handler.direct is not None:
-            found = handler.direct(job, payload)
-        if inspect.isawaitable(found):
+            result = handler.direct(job, payload)
+        if inspect.isawaitable(result):
             async with asyncio.timeout(handler.timeout if handler else None):
-                await found
+                await result
 
     def _note_duplicate(self, job: Job, prepared: Prepared) -> None:
-        """Refuses a key that stands for something else; tells the bus of a repeat, warns where it meets a dead job."""
+        """Refuse a key that stands for other work; publish a repeat, and warn where it meets a dead job."""
         if self._is_other_work(job, prepared.job):
             raise _explain_reused_key(job, prepared.job)
-        self._tell("duplicate", job)
+        self._publish("duplicate", job)
         if prepared.on_duplicate == "raise":
             raise KeyReused(field="idempotency_key", problem=f"{job.key!r} is taken by job {job.id} ({job.state})")
-        self._warn_of_trouble(job)
+        self._warn_of_ended(job)
 
     def _is_other_work(self, known: Job, given: Job) -> bool:
-        """Whether the key that is given stands for something else already."""
         if given.payload_hash is None or given.payload_hash == known.payload_hash:
             return False
         handler = self._registry.handlers.get(given.task) if known.task == given.task else None
         return handler is None or not handler.signature.same(known.payload, given.payload)
 
-    def _warn_of_trouble(self, job: Job) -> None:
-        """Whoever hands in the same again may take it for on its way."""
+    def _warn_of_ended(self, job: Job) -> None:
+        """Warn of a repeated enqueue that runs nothing: its caller may think that the job is on its way."""
         if job.state in (State.dead, State.held, State.discarded):
             log.warning(
                 "job %s with key %r is %s (%s): the repeated enqueue does not run it again; see `redrive status %s`",
@@ -430,11 +345,11 @@ class Enqueuer:
                 job.short_id,
             )
 
-    def _tell(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
+    def _publish(self, type: str, job: Job, data: dict[str, Any] | None = None) -> None:
         self._core.bus.publish(BusEvent(type, job.queue, job.created_at, job.id, job.task, 0, data))
 
     async def enqueue_many(self, task: str, items: Iterable[Any], options: Payload) -> Many:
-        """Accepts or refuses each item, a thousand per write. The dead that were asked for again come back."""
+        """Accept or refuse each item, a thousand per write, and bring back dead jobs whose items ask for that."""
         if not isinstance(items, Iterable):
             raise InvalidInput(field="items", problem=f"{items!r:.80} is not a list of payloads")
         shared, within = split_within(options)
@@ -457,7 +372,7 @@ class Enqueuer:
         return Many(outcome.ids, outcome.duplicates, outcome.refused, outcome.spooled)
 
     async def _bring_back(self, outcome: _EnqueueTally) -> None:
-        """One that must stay dead is refused; the others do not wait for it."""
+        """Bring back the dead jobs that items ask for; refuses the items of those that must stay dead."""
         for job_id, indexes in outcome.dead.items():
             try:
                 await self.bring_back(job_id)
@@ -467,7 +382,7 @@ class Enqueuer:
                     outcome.ids[index], outcome.refused[index] = None, str(error)
 
     def _count(self, outcome: _EnqueueTally, ready: dict[int, Prepared], answers: Sequence[Inserted | None]) -> None:
-        """What became of each of them."""
+        """Note the outcome of each item of one write."""
         for (index, prepared), inserted in zip(ready.items(), answers, strict=True):
             if inserted is None:
                 outcome.spooled += 1
@@ -493,7 +408,7 @@ class Enqueuer:
             item = items[index]
             try:
                 payload, own = (item.payload, item.options) if isinstance(item, Item) else (item, {})
-                options = self.keyed(task, payload, {**shared, **own} if own else shared)
+                options = self.add_key(task, payload, {**shared, **own} if own else shared)
                 ready[index] = self.prepare(alike if options is shared else self.plan(task, options), payload)
             except InvalidInput as error:
                 refused[index] = str(error)
@@ -502,7 +417,7 @@ class Enqueuer:
     def prepare_all(
         self, task: str, items: Sequence[Any], shared: Mapping[str, Any]
     ) -> tuple[dict[int, Prepared], dict[int, str]]:
-        """The items that may be inserted, and why the others may not."""
+        """Prepare the items that may be inserted, and say why the others may not."""
         refused: dict[int, str] = {}
         return self._prepare_some(task, range(len(items)), items, shared, refused), refused
 
@@ -510,9 +425,9 @@ class Enqueuer:
         return new_id(self._core.clock.now(), random.getrandbits(74))
 
     async def _insert_some(self, ready: Mapping[int, Prepared], outcome: _EnqueueTally) -> Sequence[Inserted | None]:
-        """One write for all; where the store cannot and every item has a fallback, the spool (None).
+        """Insert all items in one write; where that fails and every item has a fallback, spool them (None).
 
-        Once the store was too slow, the rest of the call goes to the spool at once: its caller waits for one limit.
+        Once the store was too slow, later writes of the call go to the spool at once: its caller waits for one limit.
         """
         if not ready:  # every item was refused
             return []
@@ -542,10 +457,7 @@ class Enqueuer:
             log.warning("%d jobs that waited in the spool are in the store", moved)
 
     async def take_entry(self, entry: SpoolEntry) -> None:
-        """Insert a job that was accepted elsewhere: in the spool, or in a transaction.
-
-        Whoever handed it in was told that it is accepted, and is not here any more to be told of a problem.
-        """
+        """Insert a job that was accepted in the spool or in a transaction. Problems are logged: no caller waits."""
         job = entry.job
         (inserted,) = await self._core.store.insert([job], entry.documents)
         dead = job.state is State.dead
@@ -554,38 +466,37 @@ class Enqueuer:
         if dead and self._dead is not None:
             await self._dead.take_in(job)
         elif self._is_other_work(inserted.job, job):
-            await self._bury_spooled(entry, inserted.job)
+            await self._insert_dead_letter(entry, inserted.job)
         elif wants_back(entry, inserted.job):
             await self._redrive_spooled(inserted.job)
         else:
-            self._tell("duplicate", inserted.job)
-            self._warn_of_trouble(inserted.job)
+            self._publish("duplicate", inserted.job)
+            self._warn_of_ended(inserted.job)
 
     async def _redrive_spooled(self, known: Job) -> None:
-        """As its caller asked. Where that cannot be, it is a dead letter still, and others in the spool do not wait."""
+        """Bring back the dead job of a spooled entry. Where it must stay dead, the rest of the spool does not wait."""
         try:
             await self.bring_back(known.id)
         except JobError as error:
             log.warning("job %s (%s) was asked for again and stays dead: %s", known.short_id, known.task, error)
 
-    async def _bury_spooled(self, entry: SpoolEntry, known: Job) -> None:
-        """Its key stands for something else by now. A dead letter without that key: somebody must look at both."""
-        letter = dead_letter_of_taken_key(
+    async def _insert_dead_letter(self, entry: SpoolEntry, known: Job) -> None:
+        """Insert a spooled job whose key stands for other work by now, as a dead dead without that key."""
+        dead = dead_letter_of_taken_key(
             entry.job, capture(_explain_reused_key(known, entry.job)), self._core.clock.now()
         )
-        (inserted,) = await self._core.store.insert([letter], move_documents(letter.id, entry.documents))
+        (inserted,) = await self._core.store.insert([dead], move_documents(dead.id, entry.documents))
         if not inserted.duplicate:
-            log.warning("spooled job %s (%s) is a dead letter: %s", letter.short_id, letter.task, letter.error)
+            log.warning("spooled job %s (%s) is a dead dead: %s", dead.short_id, dead.task, dead.error)
 
 
 def split_within(options: Payload) -> tuple[dict[str, Any], Any]:
-    """Splits the options of a job from the transaction that the job is written into."""
+    """Split the options of a job from the transaction that the job is written into."""
     return {name: value for name, value in options.items() if name != "within"}, options.get("within")
 
 
 def _make_job(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
-    """Makes the job of a plan with options."""
-    key = plan.said["key"]
+    key = plan.fields["key"]
     return Job(
         id=id if key is None else keyed_id(plan.queue, key),
         queue=plan.queue,
@@ -598,25 +509,25 @@ def _make_job(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
         payload=payload,
         allowed=plan.allowed,
         payload_hash=None if key is None else hash_payload(payload, plan.task),
-        **plan.said,
+        **plan.fields,
     )
 
 
 def _log_failed(inserting: asyncio.Task[Any]) -> None:
-    """Say that a write failed, because a caller that was cancelled does not hear it."""
+    """Log that a write failed: a caller that was cancelled does not hear of it."""
     if not inserting.cancelled() and (error := inserting.exception()) is not None:
         log.warning("jobs of a call with many items were not accepted: %s", error)
 
 
 def wants_back(given: Prepared | SpoolEntry, known: Job) -> bool:
-    """Whether whoever handed in what is known already wants it to run again: it is dead."""
+    """Whether the caller wants the known job, which is dead, to run again."""
     return given.on_duplicate == "redrive" and known.state is State.dead
 
 
 def _merge_fallbacks(prepared: Collection[Prepared]) -> Fallback:
-    """What counts for all of them: a fallback only where each has one, and the longest of their times."""
-    way = all(each.fallback.way for each in prepared)
-    return Fallback(way, max((each.fallback.after for each in prepared), default=0.0))
+    """Merge the fallbacks of several jobs: there is one where each job has one, within the longest of their times."""
+    fallbacks = [job.fallback for job in prepared]
+    return Fallback(all(fallback.way for fallback in fallbacks), max((f.after for f in fallbacks), default=0.0))
 
 
 def _make_entry(prepared: Prepared) -> SpoolEntry:
@@ -624,7 +535,7 @@ def _make_entry(prepared: Prepared) -> SpoolEntry:
 
 
 def _explain_reused_key(known: Job, given: Job) -> KeyReused:
-    """Says what differs. A payload that is the same for another task is other work."""
+    """Make the error that says what differs. The same payload for another task is other work."""
     if known.task != given.task:
         what, mend = f"another task, {known.task!r},", "use a new key"
     else:
@@ -634,7 +545,7 @@ def _explain_reused_key(known: Job, given: Job) -> KeyReused:
 
 
 class SpoolUnusable(RedriveError):
-    """Neither store nor spool: only the direct call is left."""
+    """Neither the store nor the spool took a job: only the direct call is left."""
 
     def __init__(self, store: Exception, spool: Exception) -> None:
         super().__init__(f"store: {store}; spool: {spool}")

@@ -1,17 +1,19 @@
-"""Reads the options of a job and refuses those that make no sense. Nothing here reads a store or a clock."""
+"""Reads the options of jobs, refuses those that make no sense, and plans what jobs of equal options have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
 from redrive.core.budget import check_budget
-from redrive.core.checks import check_choice, is_text, optional_name
-from redrive.core.job import PRIORITIES, OnDuplicate, OnLost, Options
-from redrive.core.policy import check_fallback
+from redrive.core.checks import KEY_LIMIT, check_choice, check_name, check_range, is_text, optional_name
+from redrive.core.job import PRIORITIES, OnDuplicate, OnLost, Options, Reason
+from redrive.core.option_hints import hint_for_job
+from redrive.core.policy import MOST_ATTEMPTS, check_fallback
 from redrive.core.times import moment
+from redrive.engine.registry import Handler, Registry
 from redrive.errors import InvalidOption
 from redrive.jobs.tasks import read_seconds
 
@@ -79,3 +81,61 @@ def read_duration(options: Mapping[str, Any], field: str) -> float | None:
     if value == 0:
         raise InvalidOption(field=field, problem="must be longer than 0 s")
     return value
+
+
+class Fallback(NamedTuple):
+    """What is done where the store cannot take a job."""
+
+    way: Any
+    """Whether there is a fallback at all; or the function that does the work where the spool cannot take the job."""
+    after: float
+    """Seconds that the store has."""
+
+
+class EnqueuePlan(NamedTuple):
+    """What all jobs of one task and one set of options have in common."""
+
+    task: str
+    queue: str
+    handler: Handler | None
+    options: Mapping[str, Any]
+    allowed: int | None
+    """How many attempts a job has; None where neither the options nor a known task say it."""
+    fields: dict[str, Any]
+    on_duplicate: str
+    fallback: Fallback
+
+
+def make_plan(registry: Registry, task: str, options: Mapping[str, Any], reason: Reason) -> EnqueuePlan:
+    """Check everything that does not depend on the payload."""
+    check_name("task", task)
+    if unknown := options.keys() - OPTIONS:
+        hint = hint_for_job(min(unknown), OPTIONS | {"within"})
+        raise InvalidOption(field=min(unknown), problem=f"is not an option of a job: {hint}")
+    handler = registry.handlers.get(task)
+    queue = options["queue"] if options.get("queue") is not None else handler.queue if handler else task
+    check_name("queue", queue)
+    agent = options.get("agent") is not None
+    policy = registry.policy(queue, task, reason, agent=agent, options=None, job=None)
+    allowed = policy.max_attempts if handler is not None else None
+    if options.get("max_attempts") is not None:
+        allowed = check_range("max_attempts", options["max_attempts"], 1, MOST_ATTEMPTS)
+    fields = _read_fields(options, reason) if options or reason != "direct" else {}
+    way, after = options.get("fallback"), read_duration(options, "fallback_after")
+    fallback = Fallback(policy.fallback if way is None else way, after or policy.fallback_after or 0.0)
+    return EnqueuePlan(
+        task, queue, handler, options, allowed, fields, options.get("on_duplicate") or "return", fallback
+    )
+
+
+def _read_fields(options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
+    """Read the fields of a job that its options name, and why it is there."""
+    return {
+        "agent": optional_name("agent", options.get("agent")),
+        "priority": read_priority(options.get("priority")),
+        "key": optional_name("idempotency_key", options.get("idempotency_key"), KEY_LIMIT),
+        "session_id": optional_name("session_id", options.get("session_id")),
+        "model": optional_name("model", options.get("model")),
+        "options_json": write_options(options),
+        "reason": reason,
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -33,7 +32,7 @@ def is_file(url: str) -> bool:
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:
-    """The store behind the URL of these settings."""
+    """Make the store behind the URL of these settings."""
     url = settings.url
     scheme = read_scheme(url)
     if scheme in FILES:
@@ -41,9 +40,9 @@ def make_store(settings: Settings, clock: Clock) -> Store:
     if scheme in HUBS:
         return _make_http_store(url)
     if scheme in NATS:
-        return _nats_replica(settings, clock) if settings.replica else _make_nats_store(url)
+        return _make_replica(settings, clock) if settings.replica else _make_nats_store(url)
     if scheme in POSTGRES:
-        return _postgres_replica(settings, clock)
+        return _make_replica(settings, clock)
     raise ConfigError(
         f"{hide_credentials(url)!r}: redrive knows files (jobs.db), hubs (https://host:8420), nats://host/namespace and"
         " postgresql://host/database"
@@ -51,7 +50,7 @@ def make_store(settings: Settings, clock: Clock) -> Store:
 
 
 def make_log(url: str) -> Log:
-    """The log behind the URL of a fleet."""
+    """Make the log behind the URL of a fleet."""
     if read_scheme(url) in NATS:
         from redrive.stores.replica.jetstream import JetStreamLog
 
@@ -87,29 +86,23 @@ def _make_nats_store(url: str) -> Store:
     return RemoteStore(lambda: NatsTransport(url), url=hide_credentials(url))
 
 
-def _nats_replica(settings: Settings, clock: Clock) -> Store:
-    from redrive.stores.replica.jetstream import JetStreamLog
-
-    return _make_replica(settings, clock, lambda: JetStreamLog(settings.url))
-
-
-def _postgres_replica(settings: Settings, clock: Clock) -> Store:
-    from redrive.stores.replica.postgres import PostgresLog
-
-    return _make_replica(settings, clock, lambda: PostgresLog(settings.url))
-
-
-def _make_replica(settings: Settings, clock: Clock, log: Callable[[], Log]) -> Store:
+def _make_replica(settings: Settings, clock: Clock) -> Store:
     from redrive.stores.replica import ReplicaStore
     from redrive.stores.replica.folder import ReplicaFolder
 
     folder = ReplicaFolder(find_replica_folder(settings), settings.replica_days)
-    clamps, days = isinstance(clock, SystemClock), settings.replica_days
-    return ReplicaStore(folder, log, live=folder.live, monotonic=clock.monotonic, clamps=clamps, days=days)
+    return ReplicaStore(
+        folder,
+        lambda: make_log(settings.url),
+        live=folder.live,
+        monotonic=clock.monotonic,
+        clamps=isinstance(clock, SystemClock),
+        days=settings.replica_days,
+    )
 
 
 def find_replica_folder(settings: Settings) -> Path:
-    """Where the replicas of this machine live: one folder per fleet, whatever credentials its URL holds."""
+    """Find the folder of this machine's replicas: one per fleet, whatever credentials its URL holds."""
     if settings.replica_folder:
         return Path(settings.replica_folder).expanduser().absolute()
     name = hashlib.sha256(hide_credentials(settings.url).encode()).hexdigest()[:12]
@@ -117,14 +110,14 @@ def find_replica_folder(settings: Settings) -> Path:
 
 
 def find_local_files(settings: Settings) -> Path:
-    """The path beside which this machine keeps what belongs to the store: the token, jobs that wait for the store."""
+    """Find the path beside which this machine keeps the token and the spool of the store."""
     if is_file(settings.url):
         return Path(sqlite_path(settings.url)).expanduser().absolute()
     return find_replica_folder(settings) / "fleet"
 
 
 def find_spool_folder(settings: Settings) -> Path:
-    """Where jobs wait while the store cannot take them; of a store in memory, a folder of its own."""
+    """Find the folder in which jobs wait while the store cannot take them. Each store in memory has another."""
     if settings.spool:
         return Path(settings.spool).expanduser().absolute()
     if sqlite_path(settings.url) == ":memory:":
@@ -140,12 +133,12 @@ _in_memory = itertools.count(1)
 
 
 def hide_credentials(url: str) -> str:
-    """The URL as people may see it: without user, password and parameters that hold secrets."""
+    """Remove user, password and parameters with secrets from a URL, to show it to people."""
     if "://" not in url:
         return url
     if read_scheme(url) in POSTGRES:
         return _hide_in_one(url)  # its hosts, and passwords, may hold commas
-    return ",".join(_hide_in_one(one) for one in url.split(",") if one)
+    return ",".join(_hide_in_one(server) for server in url.split(",") if server)
 
 
 _SECRET: Final = ("password", "token", "pass", "sslpassword")

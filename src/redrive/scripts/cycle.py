@@ -202,7 +202,7 @@ class _CycleWork:
     ) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
             return checked_id("job_id", job_id)
-        key = self._home.enqueuer.key_of(function.__handler__, payload) if isinstance(function, Task) else None
+        key = self._home.enqueuer.make_key(function.__handler__, payload) if isinstance(function, Task) else None
         if key is not None:
             return checked_id("job_id", key)
         return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
