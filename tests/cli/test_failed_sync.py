@@ -130,8 +130,7 @@ def test_the_probe_fails_where_there_is_nothing_usable(shell: Shell) -> None:
 
 def test_the_probe_does_not_wait_for_a_lock_that_never_comes(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "x"})
-    short = "sys.modules['redrive.doors.cli.queues'].PROBE_SECONDS = 0.3"
-    code = f"import sys; from redrive.doors.cli import main; {short}; main()"
+    code = "from redrive.doors.cli import main, queues; queues.PROBE_SECONDS = 0.3; main()"
     with locked(shell.database):
         done: Any = subprocess.run(
             [sys.executable, "-c", code, "health", "--probe"],

@@ -39,7 +39,7 @@ def test_the_table_of_a_year_as_people_see_it(shell: Shell) -> None:
     assert "Oct 2025 2,150 12 0.56 % 9 3 2" in rows
     assert "Dec 2025 1,297 9 0.69 % 7 2 2" in rows
     assert "Total 26,147 118 0.45 % 96 (81 %) 22 (19 %) 5" in rows
-    assert "mean time from death to resolution: 1.0 h by itself (96), 4.2 h by a person (22)" in done.out
+    assert "mean time from death to resolution: 60 min by itself (96), 4.2 h by a person (22)" in done.out
     body = shell.here("report", "monthly", "--months", "120", "--json").json
     assert body["total"]["processed"] == 26_147
     assert (body["total"]["auto_resolved"], body["total"]["human_required"]) == (96, 22)

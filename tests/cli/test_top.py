@@ -224,8 +224,8 @@ async def test_a_store_that_cannot_be_read_is_told_in_place_of_the_frame(tmp_pat
     from rich.console import Console
 
     rd = redrive.Redrive(tmp_path / "jobs.db")
-    (line,) = (await _frame_now(rd, Console(width=80))).lines
-    assert line.plain.startswith("cannot read the store: ")
+    (line,) = (await _frame_now(rd, Console(width=80))).renderables
+    assert str(line).startswith("cannot read the store: ")
 
 
 def test_it_is_not_made_for_a_database_that_is_not_there(shell: Shell, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from tests.cli.shell import Shell, wait_until
 
 
 def test_every_command_stands_in_one_section_of_the_help(shell: Shell) -> None:
-    listed = [command.name for commands in SECTIONS.values() for command in commands]
+    listed = [name for rows in SECTIONS.values() for name, *_ in rows]
     assert sorted(listed) == sorted(cli.commands) and len(listed) == len(set(listed))
     text = shell.here("--help").out
     for title in SECTIONS:

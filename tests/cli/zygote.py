@@ -74,6 +74,7 @@ def serve(asking: socket.socket) -> Callable[[], object] | None:
     """Answer until the test goes away; in a forked child, return what it is to do."""
     for name in NEEDED:
         import_module(name)
+    dict(import_module("redrive.doors.cli").cli.commands)  # imports the module of every command
     gc.freeze()  # a child need not look through what was imported, and does not copy it
     while True:
         request, files, _, _ = socket.recv_fds(asking, LARGEST, 3)

@@ -117,7 +117,7 @@ class Redrive(Registering):
         self.signals: Final = list(signals)
         self.channels: Final = list(channels)
         self.spool = Spool(find_spool_folder(loaded))
-        self.database = Database(core)
+        self.database = Database(core, self.spool)
         self.redrives = Redrives(core)
         self.groups = Groups(core)
         acts = Acts(core, self.redrives)

@@ -186,7 +186,7 @@ def needs(seen: Snapshot) -> list[Need]:
         *_backed_up(seen),
         *(_overdue(seen, pile) for pile in seen.overdue),
         *_returning(seen),
-        *_spooled(seen.spooled),
+        *spool_needs(seen.spooled),
         *_disk(seen.disk_free),
         *(_channel(said) for said in seen.channels),
         *(_cycle(finding) for finding in seen.cycles),
@@ -614,7 +614,8 @@ def _backed_up(seen: Snapshot) -> list[Need]:
 # -- what redrive stands on
 
 
-def _spooled(number: int) -> list[Need]:
+def spool_needs(number: int) -> list[Need]:
+    """Return the need that jobs in the spool are, which is known without the store."""
     if not number:
         return []
     what = f"{counted(number, 'job')} {'waits' if number == 1 else 'wait'} beside the store, which could not take them"

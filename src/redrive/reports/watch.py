@@ -19,7 +19,7 @@ from redrive.errors import StoreError
 from redrive.jobs.open_store import is_file
 from redrive.reports.gather_needs import look
 from redrive.reports.health import Health, broken, health
-from redrive.reports.needs import Snapshot, needs, store_failed
+from redrive.reports.needs import Snapshot, needs, spool_needs, store_failed
 from redrive.reports.queue_numbers import OLD_DEFERRAL, QueueNumbers
 from redrive.retries.breaker import Breaker, in_words
 
@@ -111,7 +111,7 @@ class Watch:
         return broken(
             [
                 store_failed(problem, fleet=not is_file(self._core.settings.url)),
-                *needs(Snapshot(0.0, 0.0, spooled=self._spool.count())),
+                *spool_needs(self._spool.count()),
             ]
         )
 

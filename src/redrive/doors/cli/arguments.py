@@ -1,4 +1,4 @@
-"""Reads what commands are given: filters that choose jobs, and payloads as JSON text, @file or - for a pipe."""
+"""Defines the options that several commands share; reads filters, and payloads as JSON text, @file or - for a pipe."""
 
 from __future__ import annotations
 
@@ -8,23 +8,36 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.job import iso
 from redrive.core.json_keys import RepeatedKey, unique
 from redrive.core.times import earlier, read
 from redrive.doors.cli import output
 from redrive.doors.cli.problems import PAYLOAD_HINT, Refusal
 from redrive.doors.cli.text import clean
 
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-
 F = TypeVar("F", bound=Callable[..., Any])
-GROUP_HINT: Final = "`redrive dead groups` lists them; a unique beginning is enough"
 SPACE: Final = 4
 """How many times larger than the payload limit the text may be: it holds spaces that are not stored."""
+
+# ---- options of several commands
+
+why_option = click.option("--why", metavar="TEXT", help="The reason, kept in the timeline.")
+yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
+all_option = click.option("--all", "all_", is_flag=True, help="All dead letters.")
+secrets_option = click.option(
+    "--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too."
+)
+key_option = click.option("--key", metavar="TEXT", help="Idempotency key: the same again gives the job that exists.")
+session_option = click.option("--session", metavar="ID", help="Who asks: consent, costs and notices belong to it.")
+timeout_option = click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Wait so long; then the answer is its id."
+)
+cursor_option = click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
 
 # ---- which jobs
 
@@ -80,17 +93,11 @@ def filter_options(command: F) -> F:
 
 async def resolve_filters(rd: Redrive, filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the filters as the verbs take them, with the whole fingerprint of a group."""
-    from redrive.errors import InvalidInput
-
     await warn_of_unknown_queue(rd, filters.get("queue"))
     resolved = dict(filters)
-    group = resolved.pop("group", None)
-    if group is None:
-        return resolved
-    try:
-        return {**resolved, "fingerprint": (await rd.groups.find(group, field="group")).fingerprint}
-    except InvalidInput as error:
-        raise Refusal(error.problem, GROUP_HINT) from None
+    if (group := resolved.pop("group", None)) is not None:
+        resolved["fingerprint"] = (await rd.groups.find(group, field="group")).fingerprint
+    return resolved
 
 
 async def warn_of_unknown_queue(rd: Redrive, queue: str | None) -> None:
@@ -102,8 +109,6 @@ async def warn_of_unknown_queue(rd: Redrive, queue: str | None) -> None:
 
 def describe_filters(filters: Mapping[str, Any]) -> str:
     """Format filters for a question or a report: `queue feedback, error_class TimeoutError`."""
-    from redrive.core.job import iso
-
     values = {name: iso(value) if name in ("since", "until") else value for name, value in filters.items()}
     return ", ".join(f"{name} {value}" for name, value in values.items())
 

@@ -9,68 +9,42 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.job import Job, iso
+from redrive.core.store import Page
 from redrive.core.times import read_time
+from redrive.deadletters.group import GroupView, tried
+from redrive.deadletters.input_edits import EditPreview
 from redrive.doors.cli import output
-from redrive.doors.cli.arguments import GROUP_HINT, filter_options, read_payload, resolve_filters
-from redrive.doors.cli.invocation import (
-    Work,
-    acting_user,
+from redrive.doors.cli.arguments import (
     all_option,
-    confirm,
-    shared_options,
-    use_app,
+    cursor_option,
+    filter_options,
+    read_payload,
+    resolve_filters,
+    secrets_option,
     why_option,
     yes_option,
 )
-from redrive.doors.cli.jobs import (
-    cursor_option,
-    describe_next_page,
-    format_attempts,
-    page_json,
-    print_moved,
-    secrets_option,
-)
+from redrive.doors.cli.import_export import export, import_
+from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
+from redrive.doors.cli.jobs import describe_next_page, format_attempts, page_json, print_moved, resolve
 from redrive.doors.cli.problems import Refusal
-from redrive.doors.cli.redrives import bulk_options, edit_many
+from redrive.doors.cli.redrives import bulk_options, edit_many, redrive_
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
 from redrive.doors.cli.timeline import print_timeline, read_timeline
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.core.job import Job
-    from redrive.core.store import Page
-    from redrive.deadletters.group import GroupView
-    from redrive.deadletters.input_edits import EditPreview
+from redrive.doors.cli.triage import acts, make_commands, undo
 
 GROUPS: Final = ("group", "what", "task", "dead", "total", "first", "last", "status", "trend", "suggestion")
 LONGEST_DAYS: Final = 36_500
 group_why_option = click.option("--why", metavar="TEXT", help="The reason, kept in the group's timeline.")
 
 
-class DeadGroup(click.Group):
-    """Adds the commands of the verbs when it is used, because importing their table takes 100 ms."""
-
-    def _add_verbs(self) -> None:
-        from redrive.doors.cli.triage import make_commands
-
-        for command in make_commands():
-            if command.name not in self.commands:
-                self.add_command(command)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        self._add_verbs()
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        self._add_verbs()
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=DeadGroup, short_help="Look after dead letters: what failed, and why.")
+@click.group()
 @shared_options
 def dead() -> None:
     """Look after dead letters: what failed, why, and what to do about it."""
@@ -261,25 +235,11 @@ def _group_row(view: GroupView) -> tuple[object, ...]:
 @shared_options
 def group(fingerprint: str) -> None:
     """Show one error group: its trend, what was tried, its latest dead letters, and what to do."""
-    view = _use_groups(lambda rd: rd.groups.show(fingerprint))
+    view = use_app(lambda rd: rd.groups.show(fingerprint))
     output.print_answer(view, _group_lines(view))
 
 
-def _use_groups(work: Work[GroupView]) -> GroupView:
-    """Run work as `use_app` does; an unknown group gets a hint where its id is found."""
-    from redrive.errors import InvalidInput
-
-    try:
-        return use_app(work)
-    except InvalidInput as error:
-        if error.field != "fingerprint":
-            raise
-        raise Refusal(error.problem, GROUP_HINT) from None
-
-
 def _group_lines(view: GroupView) -> Iterator[str]:
-    from redrive.core.job import iso
-
     seen, state = view.group, view.state
     facts = {
         "what": one_line(seen.error or seen.error_class or ""),
@@ -309,8 +269,6 @@ def _describe_status(view: GroupView) -> str:
 
 
 def _history_lines(view: GroupView) -> Iterator[str]:
-    from redrive.deadletters.group import tried
-
     if view.lessons:
         yield "what was tried"
     for one in tried(view.lessons):
@@ -349,7 +307,7 @@ def _group_steps(view: GroupView) -> Iterator[str]:
 @shared_options
 def resolve_group(fingerprint: str, **given: Any) -> None:
     """Mark an error group as cured. You are told if the failure comes back."""
-    _print_group(_use_groups(lambda rd: rd.groups.resolve(fingerprint, who=acting_user(), **given)))
+    _print_group(use_app(lambda rd: rd.groups.resolve(fingerprint, who=acting_user(), **given)))
 
 
 @click.command("ignore-group")
@@ -369,7 +327,7 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **give
             f"--days {days:g} is not from 0 to {LONGEST_DAYS:,}", "without a limit it is ignored until reopened"
         )
     end = timedelta(days=days) if days is not None else None if until is None else read_time("until", until)
-    _print_group(_use_groups(lambda rd: rd.groups.ignore(fingerprint, until=end, who=acting_user(), **given)))
+    _print_group(use_app(lambda rd: rd.groups.ignore(fingerprint, until=end, who=acting_user(), **given)))
 
 
 @click.command("reopen-group", short_help="Mark an error group as unresolved again.")
@@ -378,7 +336,7 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **give
 @shared_options
 def reopen_group(fingerprint: str, **given: Any) -> None:
     """Mark a resolved or ignored error group as unresolved again."""
-    _print_group(_use_groups(lambda rd: rd.groups.reopen(fingerprint, who=acting_user(), **given)))
+    _print_group(use_app(lambda rd: rd.groups.reopen(fingerprint, who=acting_user(), **given)))
 
 
 def _print_group(view: GroupView) -> None:
@@ -395,3 +353,8 @@ def _changed_lines(view: GroupView) -> Iterator[str]:
         yield f"  take it back: redrive dead reopen-group {view.short}"
         if view.dead:
             yield f"  its dead letters: redrive dead list --fingerprint {view.fingerprint}"
+
+
+MORE: Final = (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export, resolve, acts, undo)
+for command in (*MORE, *make_commands()):
+    dead.add_command(command)

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.effects import EffectRecord
+from redrive.core.view import view
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, shorten
 
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.core.effects import EffectRecord
-
 PREFIX: Final = "effect:"
 LIMIT: Final = 50
 
 
-@click.command(short_help="List effects without a job, as redrive.once recorded them.")
+@click.command()
 @click.option("--open", "is_open", is_flag=True, help="Only those whose outcome a person must find out.")
 @click.option("--status", type=click.Choice(["intended", "landed", "absent", "unknown"]), help="Only these.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), default=LIMIT, show_default=True)
@@ -37,7 +36,7 @@ def effects(is_open: bool, status: Any, limit: int) -> None:
         _row,
         empty="No effects here. Functions with @redrive.once record them.",
         more=f"There are {left} more: repeat it with a larger --limit" if left > 0 else "",
-        body=lambda: [_effect_json(effect) for effect in records[:limit]],
+        body=lambda: view(records[:limit]),
     )
 
 
@@ -51,13 +50,6 @@ def _row(effect: EffectRecord) -> tuple[object, ...]:
     return f"{PREFIX}{effect.key}", effect.status, effect.name, ago(effect.at), shorten(effect.note or "")
 
 
-def _effect_json(effect: EffectRecord, *, secrets: bool = False) -> dict[str, Any]:
-    from redrive.core.view import view
-
-    body: dict[str, Any] = view(effect, secrets=secrets)
-    return body
-
-
 def find_key(id: str | None) -> str | None:
     """Return the key if an id names an effect without a job, else None."""
     return id.removeprefix(PREFIX) if id is not None and id.startswith(PREFIX) else None
@@ -66,7 +58,7 @@ def find_key(id: str | None) -> str | None:
 def print_effect(key: str, *, secrets: bool) -> None:
     """Print the status of an effect, and what to do next."""
     effect = use_app(lambda rd: rd.effects.get(key))
-    body = _effect_json(effect, secrets=secrets)
+    body = view(effect, secrets=secrets)
     output.print_answer(body, _effect_lines(effect, body))
 
 
@@ -93,7 +85,7 @@ def resolve_effect(key: str, *, landed: bool, result: str | None, why: str | Non
     value = _read_result(result)
     effect = use_app(lambda rd: rd.effects.resolve(key, landed=landed, result=value, who=acting_user(), why=why))
     then = "later calls return its result" if landed else "the next call performs it"
-    output.print_answer(_effect_json(effect), f"{_name(effect)} is {effect.status}; {then}")
+    output.print_answer(view(effect), f"{_name(effect)} is {effect.status}; {then}")
 
 
 def _read_result(text: str | None) -> Any:
@@ -108,4 +100,4 @@ def erase_effect(key: str, *, yes: bool) -> None:
     use_app(lambda rd: rd.effects.get(key))
     confirm(f"erase the result of {PREFIX}{key}", yes=yes)
     effect = use_app(lambda rd: rd.effects.erase(key))
-    output.print_answer(_effect_json(effect), f"erased the result of {PREFIX}{clean(key)}; its key stays")
+    output.print_answer(view(effect), f"erased the result of {PREFIX}{clean(key)}; its key stays")

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import click
 
+from redrive.api.redrive import Redrive
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, run_with, shared_options
+from redrive.doors.cli.logs import log_to_stderr
 from redrive.doors.cli.maintenance import check_lines
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import leave_after, wait_until_stopped
 from redrive.doors.cli.text import clean, plural
 from redrive.doors.cli.worker import end_status, load_app, split_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redrive.api.redrive import Redrive
-    from redrive.fleet.status import FleetStatus, FleetWorker, HubView, OpenStream, ReplicaView
-    from redrive.stores.open_side.streams import Ensured
+from redrive.engine.interrupts import run_until_told
+from redrive.fleet.doctor import examine
+from redrive.fleet.status import FleetStatus, HubView, OpenStream, ReplicaView
+from redrive.jobs.open_store import NATS, read_scheme
+from redrive.stores.open_side.streams import Ensured
 
 
-@click.command(short_help="Answer the workers and producers of a NATS fleet.")
+@click.command()
 @shared_options
 def hub() -> int:
     """Keep a replica of the fleet's log in this process, and answer the workers and producers that have none.
@@ -30,10 +30,6 @@ def hub() -> int:
     For nats:// URLs. A small fleet runs three hubs; `redrive serve` is one, too, with REST and the dashboard. Hubs of a
     file or of PostgreSQL are reached over HTTP: there `redrive serve` is the hub.
     """
-    from redrive.doors.cli.logs import log_to_stderr
-    from redrive.engine.interrupts import run_until_told
-    from redrive.jobs.open_store import NATS, read_scheme
-
     rd = connect(creates=True)
     if read_scheme(rd.settings.url) not in NATS:
         raise Refusal(f"{rd.shown_url} is not a nats:// URL", "use `redrive serve --no-worker`: it is the hub there")
@@ -56,7 +52,7 @@ async def _serve_hub(rd: Redrive) -> None:
     await leave_after(failure)
 
 
-@click.group(short_help="Look after several machines: streams, hubs, lag, durability.")
+@click.group()
 def fleet() -> None:
     """Look after a fleet on NATS or PostgreSQL. These commands keep a replica in this process while they run."""
 
@@ -91,12 +87,7 @@ def _describe_size(stream: Ensured) -> str:
 def status() -> None:
     """Show hubs, positions and lag, the log, the last snapshot, durability, streams, and whether it is halted."""
     report = run_with(connect(creates=True), lambda rd: rd.fleet.status())
-    if output.wants_json():
-        output.print_json(report)
-        return
-    for line in _status_lines(report):
-        output.print_line(line)
-    _print_members(report)
+    output.print_answer(report, (*_status_lines(report), *_member_lines(report)))
 
 
 def _status_lines(status: FleetStatus) -> Iterator[str]:
@@ -113,33 +104,29 @@ def _status_lines(status: FleetStatus) -> Iterator[str]:
     yield f"{replicas} and {clients} without a replica wrote within a day"
 
 
-def _print_members(status: FleetStatus) -> None:
+def _member_lines(status: FleetStatus) -> output.Lines:
     if status.hubs:
-        rows = ((hub.host, hub.pid, hub.position, hub.lag, _clock(hub), hub.trouble) for hub in status.hubs)
-        output.print_table(("hub", "pid", "position", "lag", "clock", "problem"), rows)
+        yield output.Table(("hub", "pid", "position", "lag", "clock", "problem"), map(_hub_row, status.hubs))
     else:
-        output.print_line("no hub answers")
+        yield "no hub answers"
     if status.files:
-        output.print_table(("replica", "pid", "position", "lag", "", "problem"), map(_replica_row, status.files))
+        yield output.Table(("replica", "pid", "position", "lag", "", "problem"), map(_replica_row, status.files))
     if status.workers:
-        output.print_table(("host", "worker", "running"), map(_worker_row, status.workers))
+        running = ((worker.host, worker.id, f"{worker.running} of {worker.concurrency}") for worker in status.workers)
+        yield output.Table(("host", "worker", "running"), running)
     for holder in status.waits_for:
-        output.print_line(f"erased words can still be read in {clean(holder)}")
+        yield f"erased words can still be read in {clean(holder)}"
     if status.streams:
-        output.print_table(("stream", "holds", "messages", "limit", ""), map(_stream_row, status.streams))
+        yield output.Table(("stream", "holds", "messages", "limit", ""), map(_stream_row, status.streams))
+
+
+def _hub_row(hub: HubView) -> tuple[object, ...]:
+    return hub.host, hub.pid, hub.position, hub.lag, f"{hub.clock_off:+.1f} s", hub.trouble
 
 
 def _replica_row(file: ReplicaView) -> tuple[object, ...]:
     state = f"{file.state}, a hub" if file.hub else file.state
     return file.name, file.pid, file.position, file.lag, state, file.trouble
-
-
-def _worker_row(worker: FleetWorker) -> tuple[object, ...]:
-    return worker.host, worker.id, f"{worker.running} of {worker.concurrency}"
-
-
-def _clock(hub: HubView) -> str:
-    return f"{hub.clock_off:+.1f} s"
 
 
 def _describe_snapshot(status: FleetStatus) -> str:
@@ -161,8 +148,6 @@ def doctor() -> int:
 
     WRONG is what is broken, and makes the exit status 1. WARN is what works as configured and could be safer.
     """
-    from redrive.fleet.doctor import examine
-
     checks = run_with(connect(creates=True), lambda rd: examine(rd.fleet))
     ok = all(check.ok for check in checks)
     output.print_answer({"ok": ok, "checks": checks}, check_lines(checks, 12))
@@ -207,9 +192,6 @@ def run(app: str, roles: list[str]) -> int:
     redrives, upkeep prunes. Workers of APP do them as well if no such process runs. APP is a `module:attribute`
     that names a Redrive, because its policies decide.
     """
-    from redrive.doors.cli.logs import log_to_stderr
-    from redrive.engine.interrupts import run_until_told
-
     rd = load_app(app)
     log_to_stderr()
     click.echo(f"redrive has the roles {', '.join(roles)} of {rd.shown_url}, while no other process has them")

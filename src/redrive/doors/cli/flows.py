@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.view import view
+from redrive.core.workflow import StepStatus, WorkflowStatus
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, shared_options, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, shorten
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.core.workflow import StepStatus, WorkflowStatus
-    from redrive.flows.schedules import Scheduled
-    from redrive.retries.breaker import Breaker
-    from redrive.scripts.cycle_history import CycleStanding
+from redrive.flows.schedules import Scheduled
+from redrive.retries.breaker import Breaker
+from redrive.scripts.cycle_history import CycleStanding
 
 BREAKERS: Final = ("what", "state", "since", "cause", "next probe", "said")
 SCHEDULES: Final = ("schedule", "line", "zone", "last slot", "next slot", "last job", "state", "note")
@@ -25,7 +24,7 @@ WORKFLOWS: Final = ("id", "workflow", "state", "done", "failed", "blocked", "sta
 STEPS: Final = ("step", "state", "job", "task", "attempts", "waits for", "error")
 
 
-@click.command(short_help="List what is down, and when it is tried again.")
+@click.command()
 @click.option("--close", metavar="KEY", help="Close this breaker, because it answers again: its parked jobs run.")
 @shared_options
 def breakers(close: str | None) -> None:
@@ -43,7 +42,7 @@ def _breaker_row(breaker: Breaker) -> tuple[object, ...]:
     return clean(breaker.key), breaker.state, ago(breaker.since), breaker.cause, probe, shorten(breaker.error)
 
 
-@click.command(short_help="List the schedules of tasks.")
+@click.command()
 @click.option("--forget", metavar="NAME", help="Drop a schedule that the code no longer has from this list.")
 @shared_options
 def schedules(forget: str | None) -> None:
@@ -65,7 +64,7 @@ def _schedule_row(schedule: Scheduled) -> tuple[object, ...]:
     return schedule.name, schedule.line, schedule.tz, *slots, job, schedule.state or "", note
 
 
-@click.group(invoke_without_command=True, short_help="List the cycles of scripts: last run, next start, problems.")
+@click.group(invoke_without_command=True)
 @shared_options
 @click.pass_context
 def cycles(ctx: click.Context) -> None:
@@ -79,13 +78,7 @@ def cycles(ctx: click.Context) -> None:
     problems = [f"  {clean(finding.sentence)}" for standing in standings for finding in standing.findings]
     empty = 'No cycle has left a record yet: `with rd.cycle("nightly") as night:` in a script makes one.'
     more = "\n".join(problems)
-    output.print_list(standings, CYCLES, _cycle_row, empty=empty, more=more, body=lambda: _view(standings))
-
-
-def _view(value: Any) -> Any:
-    from redrive.core.view import view
-
-    return view(value, secrets=True)
+    output.print_list(standings, CYCLES, _cycle_row, empty=empty, more=more, body=lambda: view(standings, secrets=True))
 
 
 def _cycle_row(standing: CycleStanding) -> tuple[object, ...]:
@@ -105,7 +98,7 @@ def forget(name: str) -> None:
     output.print_answer({"forgotten": name}, f"forgot {clean(name)}")
 
 
-@click.command(short_help="List workflows; with an ID, its steps.")
+@click.command()
 @click.argument("id", required=False)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
 @shared_options
@@ -116,7 +109,7 @@ def workflows(id: str | None, limit: int) -> None:
         return
     statuses = use_app(lambda rd: rd.workflows.list(limit=limit))
     empty = "No workflow was ever started here."
-    output.print_list(statuses, WORKFLOWS, _workflow_row, empty=empty, body=lambda: _view(statuses))
+    output.print_list(statuses, WORKFLOWS, _workflow_row, empty=empty, body=lambda: view(statuses, secrets=True))
 
 
 async def _get_status(rd: Redrive, id: str) -> WorkflowStatus:
@@ -130,11 +123,8 @@ def _workflow_row(status: WorkflowStatus) -> tuple[object, ...]:
 
 
 def _print_workflow(status: WorkflowStatus) -> None:
-    if output.wants_json():
-        output.print_json(_view(status))
-        return
-    output.print_line(one_line(status.text))
-    output.print_table(STEPS, map(_step_row, status.steps))
+    table = output.Table(STEPS, map(_step_row, status.steps))
+    output.print_answer(lambda: view(status, secrets=True), (one_line(status.text), table))
 
 
 def _step_row(step: StepStatus) -> tuple[object, ...]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
 
 import click
+import msgspec
 
+from redrive.api.redrive import Redrive
 from redrive.doors.cli import output
-from redrive.doors.cli.arguments import filter_options, resolve_filters
+from redrive.doors.cli.arguments import filter_options, resolve_filters, why_option
 from redrive.doors.cli.invocation import (
     acting_user,
     connect,
@@ -18,15 +21,13 @@ from redrive.doors.cli.invocation import (
     missing_file,
     run_with,
     shared_options,
+    stop_on_signals,
     use_app,
-    why_option,
 )
+from redrive.doors.cli.logs import log_to_stderr
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import clean, plural
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.scripts.import_export import Exported, Imported, Target
+from redrive.scripts.import_export import Exported, Imported, Target
 
 MOST_PROBLEMS: Final = 10
 """How many lines that were kept aside are printed one by one."""
@@ -80,22 +81,9 @@ def _import(rd: Redrive, file: str, options: dict[str, Any]) -> Imported:
 
 def _follow(rd: Redrive, file: str, options: dict[str, Any]) -> Imported:
     """Import what is appended until SIGINT or SIGTERM; a second signal ends the command as signals do."""
-    import asyncio
-    import signal
-
-    from redrive.doors.cli.logs import log_to_stderr
 
     async def follow(rd: Redrive) -> Imported:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def end() -> None:
-            stop.set()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
-        return await rd.dead.import_(file, who=acting_user(), follow=stop, **options)
+        return await rd.dead.import_(file, who=acting_user(), follow=stop_on_signals(), **options)
 
     log_to_stderr()
     return run_with(rd, follow)
@@ -110,8 +98,6 @@ def _refuse_conflicts(file: str, *, follow: bool, dry_run: bool) -> None:
 
 def _refuse_missing_ids(completed: str | None) -> None:
     """Refuse a path without a file: with a mistyped one, everything that is done would be imported again."""
-    from pathlib import Path
-
     if completed is not None and not Path(completed).expanduser().is_file():
         hint = "correct the path; leave --completed out if nothing is done yet"
         raise Refusal(f"there is no file of completed ids at {completed}", hint)
@@ -136,8 +122,6 @@ def _connect(*, dry_run: bool) -> Redrive:
 @contextmanager
 def _show_progress(file: str) -> Iterator[Callable[[int], None] | None]:
     """Show a bar on a terminal, for a file that has a size."""
-    from pathlib import Path
-
     path = Path(file).expanduser()
     if output.wants_json() or not sys.stderr.isatty() or not path.is_file():
         yield None
@@ -152,8 +136,6 @@ def _show_progress(file: str) -> Iterator[Callable[[int], None] | None]:
 
 
 def _imported_json(done: Imported) -> dict[str, Any]:
-    import msgspec
-
     problems = [{"line": line, "why": problem} for line, problem in done.problems]
     return msgspec.structs.asdict(done) | {"problems": problems}
 
@@ -203,7 +185,7 @@ def export(file: str, filters: dict[str, Any], **how: Any) -> None:
     _write(file, write, "dead letter", "  import them elsewhere: redrive dead import {path} --url OTHER.db")
 
 
-@click.command(short_help="Write the ids of done jobs, one per line.")
+@click.command()
 @click.argument("file", default="-")
 @filter_options
 @write_options[0]

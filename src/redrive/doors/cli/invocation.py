@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from redrive.doors.cli.problems import Broken, Refusal, hint_for
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
 
     from redrive.api.redrive import Redrive
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Work = Callable[["Redrive"], Coroutine[Any, Any, T]]
+
+
+AGAIN: Final = "repeat it with --yes if that is meant"
 
 
 class MissingDatabase(Refusal):
@@ -59,11 +63,6 @@ def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return keep
 
 
-why_option = click.option("--why", metavar="TEXT", help="The reason, kept in the timeline.")
-yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
-all_option = click.option("--all", "all_", is_flag=True, help="All dead letters.")
-
-
 def acting_user() -> str:
     """Return the name of the OS user, which is recorded with what the command changes."""
     import getpass
@@ -97,10 +96,9 @@ def use_app_or_break(work: Work[T]) -> T:
 
 
 def _describe_spool() -> str:
-    from redrive.reports.needs import Snapshot, needs
+    from redrive.reports.needs import spool_needs
 
-    snapshot = Snapshot(0.0, 0.0, spooled=connect(creates=True).spool.count())
-    return "".join(f"; {need.sentence}" for need in needs(snapshot))
+    return "".join(f"; {need.sentence}" for need in spool_needs(connect(creates=True).spool.count()))
 
 
 def run_with(rd: Redrive, work: Work[T]) -> T:
@@ -145,26 +143,45 @@ def missing_file(rd: Redrive) -> Path | None:
     return path if path is not None and not path.exists() else None
 
 
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGINT or SIGTERM sets. A second signal ends the command as signals do."""
+    import asyncio
+    import signal
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def end() -> None:
+        stop.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    for number in numbers:
+        loop.add_signal_handler(number, end)
+    return stop
+
+
 def confirm(action: str, *, yes: bool) -> None:
     """Ask before an action that cannot be undone. Without a terminal, --yes must have been given."""
-    import sys
-
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise Refusal(f"this would {action}, for good", "repeat it with --yes if that is meant")
+    _refuse_pipe(f"{action}, for good", AGAIN)
     click.echo(f"This will {action}, for good.", err=True)
     if click.prompt("Type yes to go on", default="no", show_default=False, err=True) != "yes":
         raise Refusal("nothing was changed", "type yes, or give --yes, to go on")
 
 
-def confirm_undoable(action: str, *, yes: bool, hint: str = "repeat it with --yes if that is meant") -> None:
+def confirm_undoable(action: str, *, yes: bool, hint: str = AGAIN) -> None:
     """Ask before an action on many jobs that can be undone. Without a terminal, --yes must have been given."""
-    import sys
-
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise Refusal(f"this would {action}", hint)
+    _refuse_pipe(action, hint)
     if not click.confirm(f"{action[0].upper()}{action[1:]}?", err=True):
         raise Refusal("nothing was changed", "say y, or give --yes, to go on")
+
+
+def _refuse_pipe(action: str, hint: str) -> None:
+    import sys
+
+    if not sys.stdin.isatty():
+        raise Refusal(f"this would {action}", hint)

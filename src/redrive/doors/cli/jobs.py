@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from redrive.api.redrive import Redrive
 from redrive.core.checks import check_known
+from redrive.core.job import Job, iso
+from redrive.core.outcome import Outcome
+from redrive.core.store import Page
 from redrive.core.times import read_time
 from redrive.doors.cli import effects, output
-from redrive.doors.cli.arguments import filter_options, payload_argument, read_payload, resolve_filters
-from redrive.doors.cli.invocation import (
-    acting_user,
-    confirm,
-    connect,
-    run_with,
-    shared_options,
-    use_app,
+from redrive.doors.cli.arguments import (
+    cursor_option,
+    filter_options,
+    key_option,
+    payload_argument,
+    read_payload,
+    resolve_filters,
+    secrets_option,
+    session_option,
+    timeout_option,
     why_option,
     yes_option,
 )
+from redrive.doors.cli.invocation import acting_user, confirm, connect, run_with, shared_options, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, due, plural, shorten
 from redrive.doors.cli.timeline import print_timeline, read_timeline
 from redrive.doors.cli.worker import load_app
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.core.job import Job
-    from redrive.core.outcome import Outcome
-    from redrive.core.store import Page
-    from redrive.jobs.tasks import JobHandle
-
-secrets_option = click.option(
-    "--secrets", is_flag=True, help="Show what looks like a secret in payload and result, too."
-)
-key_option = click.option("--key", metavar="TEXT", help="Idempotency key: the same again gives the job that exists.")
-session_option = click.option("--session", metavar="ID", help="Who asks: consent, costs and notices belong to it.")
-timeout_option = click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="Wait so long; then the answer is its id."
-)
-cursor_option = click.option("--cursor", metavar="TEXT", help="Go on where the last page ended.")
+from redrive.jobs.tasks import JobHandle
 
 
 @click.command()
@@ -107,7 +99,7 @@ def _accepted_lines(handle: JobHandle[Any], waits: str | None) -> Iterator[str]:
     yield f"  follow it: redrive status {job.short_id}"
 
 
-@click.command(short_help="Discard a job that has not ended; stop it if it runs.")
+@click.command()
 @click.argument("id")
 @why_option
 @shared_options
@@ -124,7 +116,7 @@ def print_moved(job: Job, move: str, command: str) -> None:
     output.print_answer(lambda: output.job_json(job), (moved, f"  next: {command.format(id=job.short_id)}"))
 
 
-@click.command(short_help="Show a job's timeline, and what to do next.")
+@click.command()
 @click.argument("id")
 @secrets_option
 @shared_options
@@ -210,8 +202,6 @@ def format_attempts(job: Job) -> str:
 
 
 def page_json(page: Page) -> dict[str, Any]:
-    from redrive.core.job import iso
-
     return {"jobs": [output.job_json(job) for job in page.jobs], "cursor": page.cursor, "as_of": iso(page.as_of)}
 
 
@@ -219,7 +209,7 @@ def describe_next_page(page: Page) -> str:
     return f"There may be more: repeat it with --cursor {page.cursor}" if page.cursor is not None else ""
 
 
-@click.command(short_help="Erase the contents of jobs, for privacy.")
+@click.command()
 @click.argument("id", required=False)
 @click.option("--session", metavar="ID", help="All jobs of this session.")
 @yes_option
@@ -238,14 +228,15 @@ def erase(id: str | None, session: str | None, yes: bool) -> None:
         confirm(f"erase the contents of {plural(number, 'job')}", yes=yes)
     with output.print_log_warnings("redrive.store"):  # they say whether the old bytes are gone from the file
         erased, places = use_app(lambda rd: _erase(rd, id, session))
-    if output.wants_json():
-        output.print_json({"erased": erased, "gone": not places, "waits_for": places})
-        return
+    output.print_answer({"erased": erased, "gone": not places, "waits_for": places}, _erased_lines(erased, places))
+
+
+def _erased_lines(erased: int, places: list[str]) -> output.Lines:
     left = "its id and key stay" if erased == 1 else "their ids and keys stay"
-    output.print_line(f"erased the contents of {plural(erased, 'job')}; {left}")
+    yield f"erased the contents of {plural(erased, 'job')}; {left}"
     if places:
-        output.print_line("they are not gone yet. They can still be read in")
-        output.print_table(("",), ((place,) for place in places))
+        yield "The erased contents can still be read in"
+        yield output.Table(("",), ((place,) for place in places))
 
 
 async def _erase(rd: Redrive, id: str | None, session: str | None) -> tuple[int, list[str]]:
@@ -296,7 +287,7 @@ def submit(task: str, payload_text: str, **given: Any) -> None:
     _print_outcome(run_with(rd, lambda rd: rd.submit(task, payload, **_name_options(**given))))
 
 
-@click.command(short_help="Try an operation once more, by its id alone.")
+@click.command()
 @click.argument("app")
 @click.argument("id")
 @timeout_option
@@ -309,17 +300,15 @@ def retry(app: str, id: str, timeout: float | None) -> None:
     _exit_with_outcome(run_with(load_app(app), lambda rd: rd.retry(id, timeout=timeout, who=acting_user())))
 
 
-@click.command(short_help="List operations that wait for a retry or their turn.")
+@click.command()
 @shared_options
 def operations() -> None:
     """List operations that wait for a retry or their turn, and when the next is due."""
     summary: dict[str, Any] = use_app(lambda rd: rd.operations())
-    if not summary["queued"] or output.wants_json():
-        output.print_answer(summary, "No operation waits.")
-        return
-    output.print_line(f"{plural(summary['queued'], 'operation')} waiting, the next at {summary['next_retry_at']}")
-    rows = [(one["operation_id"][-8:], one["task"], one["status"], one["retry_at"]) for one in summary["recent"]]
-    output.print_table(("id", "task", "status", "due"), rows)
+    rows = [(row["operation_id"][-8:], row["task"], row["status"], row["retry_at"]) for row in summary["recent"]]
+    head = f"{plural(summary['queued'], 'operation')} waiting, the next at {summary['next_retry_at']}"
+    lines = (head, output.Table(("id", "task", "status", "due"), rows))
+    output.print_answer(summary, lines if summary["queued"] else "No operation waits.")
 
 
 def _exit_with_outcome(outcome: Outcome) -> None:
@@ -329,14 +318,15 @@ def _exit_with_outcome(outcome: Outcome) -> None:
 
 
 def _print_outcome(outcome: Outcome) -> None:
-    import json
+    output.print_answer(outcome, _outcome_lines(outcome))
 
-    if outcome and not output.wants_json():
-        output.print_line(output.escape_controls(json.dumps(outcome.result, ensure_ascii=False)), verbatim=True)
+
+def _outcome_lines(outcome: Outcome) -> Iterator[str]:
+    if outcome:
+        yield output.Verbatim(output.escape_controls(json.dumps(outcome.result, ensure_ascii=False)))
         return
-    lines = [f"{outcome.status}: {clean(outcome.message)}"]
+    yield f"{outcome.status}: {clean(outcome.message)}"
     if outcome.error:
-        lines.append(f"  error: {clean(outcome.error)}")
+        yield f"  error: {clean(outcome.error)}"
     if outcome.operation_id:
-        lines.append(f"  follow it: redrive status {outcome.operation_id[-8:]}")
-    output.print_answer(outcome, lines)
+        yield f"  follow it: redrive status {outcome.operation_id[-8:]}"

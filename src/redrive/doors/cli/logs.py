@@ -5,6 +5,7 @@ A flood of one line must not fill a disk, so a repeated line is written once a m
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import logging
@@ -96,8 +97,6 @@ def _identify(record: logging.LogRecord) -> Line:
 
 def count_repeats() -> None:
     """Count repeated lines in every handler of this process, and write the last counts when the process ends."""
-    import atexit
-
     for handler in logging.getLogger().handlers:
         if not any(isinstance(known, RepeatFilter) for known in handler.filters):
             handler.addFilter(RepeatFilter(handler))

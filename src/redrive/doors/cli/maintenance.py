@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.inbox_table import inbox_ddl
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import connect, run_with, shared_options, use_app
+from redrive.doors.cli.invocation import connect, run_with, shared_options, stop_on_signals, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import clean, plural
+from redrive.fleet import migration
+from redrive.fleet.doctor import FleetCheck
+from redrive.jobs.open_store import hide_credentials
+from redrive.reports.cells import masked_row, readable
+from redrive.stores.replica.moving import Count, Report
+from redrive.stores.sqlite import doctor as sqlite_doctor
+from redrive.stores.sqlite.doctor import FileCheck
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from redrive.api.redrive import Redrive
-    from redrive.fleet.doctor import FleetCheck
-    from redrive.stores.replica.moving import Count, Report
-    from redrive.stores.sqlite.doctor import FileCheck
-
-INNER: Final = ("database", "schema", "integrity")
-"""Checks that must pass before anything may be written."""
 RELAY_PAUSE_SECONDS: Final = 1.0
 
 
-@click.command(short_help="Check the database and what it stands on.")
+@click.command()
 @click.option("--full", is_flag=True, help="Check every page, index and record (slow on large files).")
 @click.option("--fix", is_flag=True, help="Repair what can be repaired: counters, sums and wake-ups.")
 @shared_options
@@ -49,39 +52,10 @@ def check_lines(checks: Sequence[FileCheck | FleetCheck], width: int) -> Iterato
 
 
 async def _examine(rd: Redrive, *, full: bool, fix: bool) -> tuple[list[FileCheck], list[str]]:
-    checks = await _check(rd, full=full)
-    if not fix or any(not check.ok and not check.fixable and check.name in INNER for check in checks):
-        return checks, []
-    fixed = await rd.database.repair()
-    return await _check(rd, full=full), fixed
-
-
-async def _check(rd: Redrive, *, full: bool) -> list[FileCheck]:
-    """Check the file and the spool; if the file can be read, also look for jobs that ended processes left running."""
-    from redrive.stores.sqlite.doctor import FileCheck, examine
-
-    if (path := rd.database.path) is None:
-        raise Refusal(
-            "this doctor looks at SQLite files", "`redrive fleet doctor` looks at a fleet; --url names a file"
-        )
-    checks = [*examine(path, full=full), _check_spool(rd)]
-    if any(not check.ok and check.name in INNER for check in checks):
-        return checks
-    needs = await rd.database.left_behind()
-    if not needs:
-        return [*checks, FileCheck("processes", True, "none left running jobs behind")]
-    return checks + [FileCheck("processes", False, need.sentence, f"{need.action} {need.command}") for need in needs]
-
-
-def _check_spool(rd: Redrive) -> FileCheck:
-    from redrive.stores.sqlite.doctor import FileCheck
-
-    if unreadable := len(list(rd.spool.folder.glob("*.unreadable"))):
-        problem = f"{plural(unreadable, 'file')} with unreadable lines in {rd.spool.folder}"
-        return FileCheck("spool", False, problem, "read them, enqueue anew what they say, then remove them")
-    if spooled := rd.spool.count():
-        return FileCheck("spool", False, f"{plural(spooled, 'job')} wait here", "a running worker moves them over")
-    return FileCheck("spool", True, "empty")
+    if rd.database.path is None:
+        hint = "`redrive fleet doctor` looks at a fleet; --url names a file"
+        raise Refusal("this doctor looks at SQLite files", hint)
+    return await rd.database.fix(full=full) if fix else (await rd.database.examine(full=full), [])
 
 
 @click.command()
@@ -95,7 +69,7 @@ def backup(target: str) -> None:
     output.print_answer({"target": target, "bytes": size}, text)
 
 
-@click.command(short_help="Query the database by SQL, without changing it.")
+@click.command()
 @click.argument("query")
 @click.option("--raw", is_flag=True, help="Show secrets as they are. Only on a terminal.")
 @shared_options
@@ -105,9 +79,6 @@ def sql(query: str, raw: bool) -> None:
     At most 10 seconds and 10,000 rows. Secrets are masked as in lists: by the names of columns and JSON fields, and by
     their looks. That guards against accidents, not against SQL that takes a secret apart.
     """
-    from redrive.reports.cells import masked_row, readable
-    from redrive.stores.sqlite import doctor as sqlite_doctor
-
     if raw and not sys.stdout.isatty():
         raise Refusal("--raw shows secrets, and this is not a terminal", "leave --raw out, or look at it on a terminal")
     path = connect().database.path
@@ -121,7 +92,7 @@ def sql(query: str, raw: bool) -> None:
         output.print_warning(f"The first {len(rows):,} rows; there are more. Add WHERE or LIMIT.")
 
 
-@click.command(short_help="Move all jobs from a file into a fleet, or back.")
+@click.command()
 @click.option("--from", "source", metavar="URL", required=True, help="Where the jobs are: jobs.db, or a fleet.")
 @click.option("--to", "target", metavar="URL", required=True, help="Where they go: an unused namespace, or a new file.")
 @click.option("--undo", is_flag=True, help="Open the file again whose jobs have not arrived.")
@@ -133,12 +104,6 @@ def move(source: str, target: str, undo: bool) -> None:
     runs in both. Killed at any step, the same command goes on where it was. --undo opens a file again, as long as its
     jobs have not arrived.
     """
-    import asyncio
-    import logging
-
-    from redrive.fleet import migration
-    from redrive.jobs.open_store import hide_credentials
-
     logging.getLogger("redrive").addHandler(logging.NullHandler())  # this command prints what matters itself
     if undo:
         asyncio.run(migration.undo_move(source, target))
@@ -179,7 +144,7 @@ def _print_move(count: Count, source: str, target: str) -> None:
     output.print_answer(body, lines)
 
 
-@click.command(short_help="Move jobs enqueued with within= into the store.")
+@click.command()
 @click.option("--from", "source", metavar="URL", help="Your database; else the setting inbox.")
 @click.option("--once", is_flag=True, help="Move what is committed now, then exit.")
 @click.option(
@@ -195,8 +160,6 @@ def relay(source: str | None, once: bool, ddl: str | None) -> None:
     Workers do it by themselves if the setting `inbox` names the database. Several relays take turns.
     """
     if ddl is not None:
-        from redrive.core.inbox_table import inbox_ddl
-
         output.print_line(f"{inbox_ddl(ddl)};")
         return
     moved = run_with(connect(creates=True), lambda rd: _relay(rd, source, once=once))
@@ -208,20 +171,12 @@ async def _relay(rd: Redrive, source: str | None, *, once: bool) -> int:
     try:
         if once:
             return await relay.move()
-        import asyncio
-        import contextlib
-        import logging
-        import signal
-
         logging.getLogger("redrive").addHandler(logging.StreamHandler())
-        stop, moved = asyncio.Event(), 0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop, moved = stop_on_signals(), 0
         while not stop.is_set():
             moved += await relay.mind()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELAY_PAUSE_SECONDS):
-                    await stop.wait()
+                await asyncio.wait_for(stop.wait(), RELAY_PAUSE_SECONDS)
         return moved
     finally:
         await relay.close()

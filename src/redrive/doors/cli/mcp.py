@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from redrive.api.redrive import Redrive
 from redrive.core.checks import optional_name
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, shared_options
+from redrive.doors.cli.logs import TextLines
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import listen_on
 from redrive.doors.cli.worker import load_app
 from redrive.errors import ConfigError
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
 
 ADDRESS: Final = "127.0.0.1:8421"
 PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn", "anyio"})
@@ -94,10 +98,6 @@ def _check_extra() -> None:
 
 def _load(app: str | None) -> Redrive:
     """Load the app with its tasks, or open the database alone. The log goes to stderr, where clients keep it."""
-    import logging
-
-    from redrive.doors.cli.logs import TextLines
-
     rd = load_app(app) if app is not None else connect()
     handler = logging.StreamHandler()
     handler.setFormatter(TextLines())
@@ -109,9 +109,6 @@ def _load(app: str | None) -> Redrive:
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Redirect what an app prints while it is imported, because standard output belongs to the protocol."""
-    import os
-    import sys
-
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -124,8 +121,6 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _serve_stdio(rd: Redrive, session: str | None, **options: Any) -> None:
-    import asyncio
-
     from redrive.doors.mcp import make_server
     from redrive.doors.mcp.serving import over_stdio
     from redrive.doors.mcp.sessions import new_session
@@ -136,9 +131,6 @@ def _serve_stdio(rd: Redrive, session: str | None, **options: Any) -> None:
 def _serve_http(
     rd: Redrive, host: str, port: int, tokens: tuple[str, ...], also: tuple[str, ...], **options: Any
 ) -> None:
-    import asyncio
-    import secrets
-
     from redrive.doors.mcp import make_server
     from redrive.doors.mcp.http import PATH
     from redrive.doors.mcp.serving import over_http

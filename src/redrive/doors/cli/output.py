@@ -5,6 +5,8 @@ A table that is too wide keeps numbers, ids and commands whole, shortens texts, 
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 import sys
@@ -12,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import click
+import msgspec
 
+from redrive.core.job import Job, iso, public
+from redrive.core.redact import redact
 from redrive.doors.cli.invocation import invocation
 from redrive.doors.cli.text import cell_width, clean, fold_text, one_line
-
-if TYPE_CHECKING:
-    from redrive.core.job import Job
 
 T = TypeVar("T")
 GAP: Final = 2
@@ -102,13 +104,41 @@ def wants_json() -> bool:
     return invocation().json
 
 
-def print_answer(body: Any, lines: str | Iterable[str]) -> None:
+class Table(NamedTuple):
+    """A table among the lines of an answer.
+
+    `cut`: each row is one line, and texts that are too long end with an ellipsis. Else they continue in the next line.
+    """
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    cut: bool = False
+
+
+class Verbatim(str):
+    """A line that is printed as it is, and not folded at words."""
+
+    __slots__ = ()
+
+
+Lines = Iterable[str | Table]
+
+
+def print_answer(body: Any, lines: str | Lines) -> None:
     """Print `body` as JSON if --json was given, else the lines. Lines of a generator are made only if needed."""
     if wants_json():
         print_json(body)
-        return
-    for line in [lines] if isinstance(lines, str) else lines:
-        print_line(line)
+    else:
+        print_lines([lines] if isinstance(lines, str) else lines)
+
+
+def print_lines(lines: Lines) -> None:
+    """Print lines and tables for people."""
+    for line in lines:
+        if isinstance(line, Table):
+            print_table(line)
+        else:
+            print_line(line)
 
 
 def print_list(
@@ -122,19 +152,14 @@ def print_list(
     cut: bool = False,
 ) -> None:
     """Print items as JSON if --json was given, else as a table followed by `more`, or `empty` if there are none."""
-    if wants_json():
-        print_json(items if body is None else body)
-    elif items:
-        print_table(columns, map(row, items), cut=cut)
-        if more:
-            print_line(more)
-    else:
-        print_line(empty)
+    listed: list[str | Table] = [Table(columns, map(row, items), cut), *([more] if more else [])]
+    print_answer(items if body is None else body, listed if items else empty)
 
 
-def print_line(text: str = "", *, verbatim: bool = False) -> None:
-    """Print a line for people. On a terminal it is folded at words, unless it is to stay verbatim."""
-    _write(text if verbatim or not sys.stdout.isatty() else fold_text(text, get_terminal_size().columns))
+def print_line(text: str = "") -> None:
+    """Print a line for people. On a terminal it is folded at words, unless it is verbatim."""
+    folds = sys.stdout.isatty() and not isinstance(text, Verbatim)
+    _write(fold_text(text, get_terminal_size().columns) if folds else text)
 
 
 def _write(text: str) -> None:
@@ -153,8 +178,6 @@ def print_warning(text: str) -> None:
 
 def print_json(body: Any) -> None:
     """Print one indented JSON document: objects as their `public()` says, and what a function `body` returns."""
-    import msgspec
-
     body = body() if callable(body) else body
     _write(escape_controls(msgspec.json.format(msgspec.json.encode(_public(body)), indent=2).decode()))
 
@@ -171,16 +194,12 @@ def escape_controls(text: str) -> str:
 
 
 def _escape_match(match: re.Match[str]) -> str:
-    import json
-
     return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 @contextmanager
 def print_log_warnings(logger_name: str) -> Iterator[None]:
     """Print the warnings of a logger to stderr while the block runs."""
-    import logging
-
     handler, logger = logging.StreamHandler(), logging.getLogger(logger_name)
     handler.setLevel(logging.WARNING)
     logger.addHandler(handler)
@@ -192,9 +211,6 @@ def print_log_warnings(logger_name: str) -> Iterator[None]:
 
 def job_json(job: Job, *, secrets: bool = False) -> dict[str, Any]:
     """Return the public fields of a job, with secrets in its contents masked unless `secrets`."""
-    from redrive.core.job import public
-    from redrive.core.redact import redact
-
     body = public(job)
     if not secrets:
         body |= {name: redact(body[name]) for name in ("payload", "result", "changes", "options", "history")}
@@ -210,8 +226,6 @@ def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:
 
 def timeline_line(at: float | None, what: str, who: str | None, why: str | None) -> str:
     """Format an entry of a timeline: when, what, by whom and why."""
-    from redrive.core.job import iso
-
     whom, reason = f" by {clean(who)}" if who else "", f": {one_line(why)}" if why else ""
     return f"  {iso(at)} {clean(what)}{whom}{reason}"
 
@@ -219,17 +233,14 @@ def timeline_line(at: float | None, what: str, who: str | None, why: str | None)
 # ---- tables
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = False) -> None:
-    """Draw a table on a terminal; print plain columns into a pipe, so that other programs can read them.
-
-    `cut`: each row is one line, and texts that are too long end with an ellipsis. Else they continue in the next line.
-    """
-    cells = [["" if cell is None else clean(cell) for cell in row] for row in rows]
+def print_table(table: Table) -> None:
+    """Draw a table on a terminal; print plain columns into a pipe, so that other programs can read them."""
+    cells = [["" if cell is None else clean(cell) for cell in row] for row in table.rows]
     if sys.stdout.isatty():
-        _draw_table(columns, cells, cut=cut)
+        _draw_table(table.columns, cells, cut=table.cut)
         return
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for line in (columns, *cells):
+    widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
+    for line in (table.columns, *cells):
         print_line("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 

@@ -17,8 +17,14 @@ INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 PAYLOAD_HINT: Final = 'give a JSON object: \'{"name": "value"}\', @file.json, or - to read it from a pipe'
 CORRECT: Final = "correct it and try again, or see the command's --help"
-LISTED: Final = {"redrive": "redrive redrives list", "act": "redrive dead acts"}
-"""The command that lists the valid ids of a field."""
+_GROUPS: Final = "`redrive dead groups` lists them; a unique beginning is enough"
+ID_HINTS: Final = {
+    "redrive": "`redrive redrives list` lists them",
+    "act": "`redrive dead acts` lists them",
+    "fingerprint": _GROUPS,
+    "group": _GROUPS,
+}
+"""The hint about an id that is not known, by the name of its field."""
 HINTS: Final = {
     "ConfigError": "check --url, the REDRIVE_* variables and redrive.toml",
     "KeyReused": "use a new --key, or send the payload that the key already stands for",
@@ -106,14 +112,14 @@ def _usage_hint(error: click.ClickException) -> str:
 def _message_of(error: Exception) -> str:
     """Return the message of an error, without the field's name if the message already names the thing looked for."""
     problem = getattr(error, "problem", "")
-    named = getattr(error, "field", None) in LISTED and not problem.startswith("is ")
+    named = getattr(error, "field", None) in ID_HINTS and not problem.startswith("is ")
     return problem if named else str(error)
 
 
 def hint_for(error: Exception, *, moves: bool = True) -> str:
     """Return what to do about an error of redrive, by its most specific class that has a hint."""
-    if listing := LISTED.get(getattr(error, "field", "")):
-        return f"`{listing}` lists them"
+    if hint := ID_HINTS.get(getattr(error, "field", "")):
+        return hint
     hints = HINTS if moves else HINTS | {"InvalidInput": CORRECT}
     for kind in type(error).__mro__:
         if kind.__name__ in hints:

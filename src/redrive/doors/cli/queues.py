@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.view import view
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import (
-    acting_user,
-    connect,
-    missing_file,
-    run_with,
-    shared_options,
-    use_app,
-    why_option,
-)
+from redrive.doors.cli.arguments import why_option
+from redrive.doors.cli.invocation import acting_user, connect, missing_file, run_with, shared_options, use_app
 from redrive.doors.cli.problems import BROKEN
 from redrive.doors.cli.text import PACE, ago, clean, format_pace, one_line, plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redrive.api.redrive import Redrive
-    from redrive.reports.health import Health
-    from redrive.reports.queue_numbers import QueueView
-    from redrive.reports.workforce import TaskView, WorkerView
+from redrive.errors import RedriveError
+from redrive.reports.health import Health, broken
+from redrive.reports.needs import spool_needs, store_failed
+from redrive.reports.queue_numbers import QueueView
+from redrive.reports.workforce import TaskView, WorkerView
 
 NUMBERS: Final = ("due", "waiting", "running", "held", "done", "dead", "discarded", "purged")
 WORKERS: Final = ("worker", "since", "heard of", "runs", "longest", "version", "queues", "now")
@@ -78,20 +74,15 @@ def resume(name: str, why: str | None) -> None:
     output.print_answer({"queue": name, "paused": False}, f"queue {clean(name)} is resumed")
 
 
-@click.command(short_help="Show numbers per queue and in total.")
+@click.command()
 @shared_options
 def stats() -> None:
     """Show numbers per queue and in total; they add up to what was accepted."""
     numbers = use_app(lambda rd: rd.stats())
-    if output.wants_json():
-        output.print_json(numbers)
-        return
-    output.print_line(f"accepted {numbers['accepted']}: {_describe_totals(numbers['totals'])}")
-    if numbers["queues"]:
-        rows = [[queue["name"], *(queue[name] for name in NUMBERS)] for queue in numbers["queues"]]
-        output.print_table(("queue", *NUMBERS), rows)
-    else:
-        output.print_line("No job was ever accepted here. Try: redrive enqueue TASK '{}'")
+    rows = [[queue["name"], *(queue[name] for name in NUMBERS)] for queue in numbers["queues"]]
+    empty = "No job was ever accepted here. Try: redrive enqueue TASK '{}'"
+    table = output.Table(("queue", *NUMBERS), rows) if rows else empty
+    output.print_answer(numbers, (f"accepted {numbers['accepted']}: {_describe_totals(numbers['totals'])}", table))
 
 
 def _describe_totals(totals: dict[str, int]) -> str:
@@ -101,19 +92,13 @@ def _describe_totals(totals: dict[str, int]) -> str:
     return " + ".join(parts) + (f" ({', '.join(inner)})" if inner else "") if parts else "nothing yet"
 
 
-@click.command(short_help="List the workers: since when they run, and which jobs.")
+@click.command()
 @shared_options
 def workers() -> None:
     """List the living workers: since when they run, what they run and for how long, and what blocks them."""
     views = use_app(lambda rd: rd.workers())
     empty = "No worker is running. Start one: redrive worker APP, e.g. redrive worker tasks:rd"
-    output.print_list(views, WORKERS, _worker_row, empty=empty, body=lambda: _view(views), cut=True)
-
-
-def _view(views: Any) -> Any:
-    from redrive.core.view import view
-
-    return view(views)
+    output.print_list(views, WORKERS, _worker_row, empty=empty, body=lambda: view(views), cut=True)
 
 
 def _worker_row(view: WorkerView) -> tuple[object, ...]:
@@ -124,14 +109,14 @@ def _worker_row(view: WorkerView) -> tuple[object, ...]:
     return view.id, since, ago(view.heard_at), runs, longest, view.version or "", queues, now
 
 
-@click.command(short_help="List the tasks: how they went, and which workers know them.")
+@click.command()
 @shared_options
 def tasks() -> None:
     """List every task with its jobs by state, how long its last successes waited, from the time they were due, and
     took, and the day's share of failed attempts."""
     views = use_app(lambda rd: rd.tasks())
     empty = "No tasks yet: the first job of a task, or a worker that knows one, makes it known."
-    output.print_list(views, TASKS, _task_row, empty=empty, body=lambda: _view(views), cut=True)
+    output.print_list(views, TASKS, _task_row, empty=empty, body=lambda: view(views), cut=True)
 
 
 def _task_row(view: TaskView) -> tuple[object, ...]:
@@ -157,11 +142,8 @@ def health(probe: bool) -> int:
 
 def _get_health(rd: Redrive) -> Health:
     """Judge the store. A database file that does not exist is broken, and is not created."""
-    from redrive.reports.health import broken
-    from redrive.reports.needs import Snapshot, needs, store_failed
-
     if (path := missing_file(rd)) is not None:
-        spooled = needs(Snapshot(0.0, 0.0, spooled=rd.spool.count()))
+        spooled = spool_needs(rd.spool.count())
         return broken([store_failed(f"there is no database at {path}"), *spooled])
     return run_with(rd, lambda rd: rd.health())
 
@@ -179,8 +161,6 @@ def _health_lines(report: Health) -> Iterator[str]:
 
 def _probe_database() -> int:
     """Return 0 if the database can be read and written; else print why and return 3."""
-    from redrive.errors import RedriveError
-
     try:
         run_with(connect(), _read_and_write)
     except (RedriveError, OSError, click.ClickException) as error:
@@ -192,10 +172,6 @@ def _probe_database() -> int:
 
 async def _read_and_write(rd: Redrive) -> None:
     """Read, and take the write lock, within a time limit. Dead letters and needs never fail a probe."""
-    import asyncio
-    import os
-    import sys
-
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             await rd.database.probe()

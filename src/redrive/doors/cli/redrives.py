@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.deadletters.bulk_run import ItemView, Plan, RedriveRun
+from redrive.deadletters.input_edits import PatchPreview
 from redrive.doors.cli import output
-from redrive.doors.cli.arguments import filter_options, read_payload, resolve_filters
-from redrive.doors.cli.invocation import (
-    acting_user,
+from redrive.doors.cli.arguments import (
     all_option,
-    confirm_undoable,
-    shared_options,
-    use_app,
+    filter_options,
+    read_payload,
+    resolve_filters,
     why_option,
     yes_option,
 )
+from redrive.doors.cli.invocation import acting_user, confirm_undoable, shared_options, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.deadletters.bulk_run import ItemView, Plan, RedriveRun
-    from redrive.deadletters.input_edits import PatchPreview
 
 COLUMNS: Final = ("id", "state", "started", "who", "moved", "succeeded", "failed again", "skipped", "open", "what")
 SCORES: Final = ("group", "task", "what", "number", "moved", "succeeded", "failed again", "skipped", "open")
@@ -75,137 +72,118 @@ def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str
     that goes on if this command is stopped. Exit status 1 when some failed again or it did not get to its end.
     """
     if len(ids) == 1 and not filters and not all_ and not any(how.values()):
-        print_moved(
-            use_app(lambda rd: rd.dead.redrive(ids[0], who=acting_user(), why=why)), "redriven", "redrive status {id}"
-        )
+        job = use_app(lambda rd: rd.dead.redrive(ids[0], who=acting_user(), why=why))
+        print_moved(job, "redriven", "redrive status {id}")
         return 0
-    if not ids and not filters and not all_:
-        raise Refusal(
-            "say what to redrive: ids, --group, --queue, … or --all", "`redrive dead groups` lists the error groups"
-        )
-    return _bulk({"ids": ids, "all": all_}, filters, why, **how)
+    _check_scope("redrive", ids, filters, all_=all_)
+    scope = {"ids": ids, "all": all_, **use_app(lambda rd: resolve_filters(rd, filters))}
+    plan = use_app(lambda rd: rd.redrives.plan(**scope))
+    action = f"redrive {plural(plan.moving, 'dead letter')}" if plan.number else None
 
+    async def start(rd: Redrive, **options: Any) -> RedriveRun:
+        return await rd.redrives.start(**scope, token=plan.token, who=acting_user(), why=why, **options)
 
-def _bulk(
-    scope: dict[str, Any],
-    filters: Mapping[str, Any],
-    why: str | None,
-    *,
-    dry_run: bool,
-    yes: bool,
-    detach: bool,
-    canary: int,
-    **how: Any,
-) -> int:
-    chosen = use_app(lambda rd: resolve_filters(rd, filters))
-    plan = use_app(lambda rd: rd.redrives.plan(**scope, **chosen))
-    if not output.wants_json():
-        _print_plan(plan)
-    elif dry_run or not plan.number:
-        output.print_json(plan.public())
-    if dry_run or not plan.number:
-        return 0
-    confirm_undoable(f"redrive {plural(plan.moving, 'dead letter')}", yes=yes, hint=LOOK_FIRST)
-    options = {name: value for name, value in how.items() if value is not None}
-    request = {**scope, **chosen, **options, "canary": canary, "token": plan.token, "who": acting_user(), "why": why}
-    run = use_app(lambda rd: rd.redrives.start(**request))
-    return _print_started(run) if detach else _follow(run.id)
-
-
-def _print_started(run: RedriveRun) -> int:
-    id = run.short_id
-    lines = (f"redrive {id} is started; the workers carry it on", f"  follow it: redrive redrives follow {id}")
-    output.print_answer(run, lines)
-    return 0
-
-
-# ---- the same patch for many
+    return _start_run(plan, _plan_lines(plan), action, start, **how)
 
 
 def edit_many(
-    ids: tuple[str, ...],
-    filters: Mapping[str, Any],
-    patch: str,
-    why: str | None,
+    ids: tuple[str, ...], filters: Mapping[str, Any], patch: str, why: str | None, *, all_: bool, **how: Any
+) -> int:
+    """Preview the same patch for many, ask, then start one run that goes on if this command is stopped."""
+    _check_scope("edit", ids, filters, all_=all_)
+    scope: dict[str, Any] = {"ids": ids, "all": all_, "where": use_app(lambda rd: resolve_filters(rd, filters))}
+
+    async def preview_edit(rd: Redrive) -> PatchPreview:
+        return await rd.dead.preview_edit_many(read_payload(patch, rd.settings.payload_limit), **scope)
+
+    preview = use_app(preview_edit)
+    number = preview.changing if preview.looked_at is None else preview.number
+    action = f"edit and redrive {plural(number, 'dead letter')}" if preview.changing else None
+
+    async def start(rd: Redrive, **options: Any) -> RedriveRun:
+        given = read_payload(patch, rd.settings.payload_limit)
+        return await rd.dead.edit_many(given, **scope, token=preview.token, who=acting_user(), why=why, **options)
+
+    status = _start_run(preview, _patch_lines(preview), action, start, **how)
+    return status if preview.changing else 1
+
+
+def _check_scope(verb: str, ids: tuple[str, ...], filters: Mapping[str, Any], *, all_: bool) -> None:
+    if not ids and not filters and not all_:
+        hint = "`redrive dead groups` lists the error groups"
+        raise Refusal(f"say what to {verb}: ids, --group, --queue, … or --all", hint)
+
+
+def _start_run(
+    preview: Plan | PatchPreview,
+    lines: output.Lines,
+    action: str | None,
+    start: Callable[..., Coroutine[Any, Any, RedriveRun]],
     *,
-    all_: bool,
     dry_run: bool,
     yes: bool,
     detach: bool,
-    **how: Any,
+    **options: Any,
 ) -> int:
-    """Preview the same patch for many, ask, then start one run that goes on if this command is stopped."""
-    if not ids and not filters and not all_:
-        raise Refusal("say what to edit: ids, --group, --queue, … or --all", "`redrive dead groups` shows the groups")
-    chosen = use_app(lambda rd: resolve_filters(rd, filters))
-    scope: dict[str, Any] = {"ids": ids, "all": all_, "where": chosen}
-    given = use_app(lambda rd: _patch(rd, patch))
-    preview = use_app(lambda rd: rd.dead.preview_edit_many(given, **scope))
+    """Print what a run would do, ask, and start it. Without an action, or with --dry-run, nothing more is done."""
+    if dry_run or action is None:
+        output.print_answer(preview, lines)
+        return 0
     if not output.wants_json():
-        _print_patch(preview)
-    elif dry_run or not preview.changing:
-        output.print_json(preview.public())
-    if dry_run or not preview.changing:
-        return 0 if preview.changing else 1
-    number = preview.changing if preview.looked_at is None else preview.number
-    confirm_undoable(f"edit and redrive {plural(number, 'dead letter')}", yes=yes, hint=LOOK_FIRST)
-    options = {name: value for name, value in how.items() if value is not None}
-    request = {**scope, **options, "token": preview.token, "who": acting_user(), "why": why}
-    run = use_app(lambda rd: rd.dead.edit_many(given, **request))
-    return _print_started(run) if detach else _follow(run.id)
+        output.print_lines(lines)
+    confirm_undoable(action, yes=yes, hint=LOOK_FIRST)
+    given = {name: value for name, value in options.items() if value is not None}
+    run = use_app(lambda rd: start(rd, **given))
+    if not detach:
+        return _follow(run.id)
+    follow = f"  follow it: redrive redrives follow {run.short_id}"
+    output.print_answer(run, (f"redrive {run.short_id} is started; the workers carry it on", follow))
+    return 0
 
 
-async def _patch(rd: Redrive, text: str) -> dict[str, Any]:
-    return read_payload(text, rd.settings.payload_limit)
-
-
-def _print_patch(preview: PatchPreview) -> None:
-    output.print_line(f"{clean(preview.text)} ({clean(preview.chosen)}): {clean(', '.join(preview.fields))}")
+def _patch_lines(preview: PatchPreview) -> Iterator[str]:
+    yield f"{clean(preview.text)} ({clean(preview.chosen)}): {clean(', '.join(preview.fields))}"
     for error in preview.errors:
-        output.print_line(f"  refused: {error.number} × {clean(error.field)} {one_line(error.problem)}")
+        yield f"  refused: {error.number} × {clean(error.field)} {one_line(error.problem)}"
     for reason, number in preview.refused.items():
-        output.print_line(f"  refused: {number} × {one_line(reason)}")
+        yield f"  refused: {number} × {one_line(reason)}"
     for sample in preview.samples:
-        output.print_line(f"{sample.job_id[-8:]} ({clean(sample.task)})")
+        yield f"{sample.job_id[-8:]} ({clean(sample.task)})"
         for line in (*sample.difference, *(f"no longer counts: {void}" for void in sample.voided)):
-            output.print_line(f"  {clean(line)}")
-    for other in preview.running:
-        output.print_line(
-            f"note: redrive {other} still moves one of these groups; only when it is over can another start"
-        )
+            yield f"  {clean(line)}"
+    yield from _other_runs(preview.running)
 
 
-# ---- the plan
+def _other_runs(ids: Sequence[str]) -> Iterator[str]:
+    for id in ids:
+        yield f"note: redrive {id} still moves one of these groups; another can start only when it is over"
 
 
-def _print_plan(plan: Plan) -> None:
+def _plan_lines(plan: Plan) -> output.Lines:
     if not plan.number:
-        output.print_line(f"No dead letters match ({clean(plan.chosen)}): there is nothing to redrive.")
+        yield f"No dead letters match ({clean(plan.chosen)}): there is nothing to redrive."
         return
     rest = f", {plan.number - plan.moving} would be skipped" if plan.skipped else ""
-    output.print_line(f"{plural(plan.number, 'dead letter')} ({clean(plan.chosen)}): {plan.moving} would move{rest}")
+    yield f"{plural(plan.number, 'dead letter')} ({clean(plan.chosen)}): {plan.moving} would move{rest}"
     groups = [(*_group_cells(group), group.number) for group in plan.groups[:ROWS]]
-    output.print_table(("group", "task", "what", "number"), groups)
-    _print_rest(len(plan.groups))
-    output.print_line(f"queues: {', '.join(f'{clean(name)} {number}' for name, number in plan.queues.items())}")
+    yield output.Table(("group", "task", "what", "number"), groups)
+    yield from _describe_rest(len(plan.groups))
+    yield f"queues: {', '.join(f'{clean(name)} {number}' for name, number in plan.queues.items())}"
     for reason, number in plan.skipped.items():
-        output.print_line(f"skipped: {number} × {one_line(reason)}")
-    output.print_line(f"cost: {_describe_cost(plan)}")
+        yield f"skipped: {number} × {one_line(reason)}"
+    yield f"cost: {_describe_cost(plan)}"
     for warning in plan.warnings:
-        output.print_line(f"note: {clean(warning)}")
-    for other in plan.running:
-        output.print_line(
-            f"note: redrive {other} still moves one of these groups; only when it is over can another start"
-        )
+        yield f"note: {clean(warning)}"
+    yield from _other_runs(plan.running)
 
 
 def _group_cells(group: Any) -> tuple[str, str, str]:
     return (group.fingerprint or "")[:8], group.task, shorten(group.error or group.error_class or "", 60)
 
 
-def _print_rest(number: int) -> None:
+def _describe_rest(number: int) -> Iterator[str]:
     if number > ROWS:
-        output.print_line(f"and {number - ROWS} more: --json shows them")
+        yield f"and {number - ROWS} more: --json shows them"
 
 
 def _describe_cost(plan: Plan) -> str:
@@ -225,19 +203,19 @@ def _follow(id: str) -> int:
     try:
         run = use_app(lambda rd: _watch(rd, id))
     except KeyboardInterrupt:
-        click.echo(f"redrive {id[-8:]} goes on where a worker runs", err=True)
-        click.echo(f"  follow it: redrive redrives follow {id[-8:]}", err=True)
-        click.echo(f"  stop it: redrive redrives cancel {id[-8:]}", err=True)
+        short = id[-8:]
+        for line in (f"redrive {short} goes on where a worker runs", f"  follow it: redrive redrives follow {short}"):
+            click.echo(line, err=True)
+        click.echo(f"  stop it: redrive redrives cancel {short}", err=True)
         raise click.Abort from None
-    if output.wants_json():
-        output.print_json(run.public())
-    else:
-        _print_run(run)
-        if not run.over and run.state != "paused":
-            output.print_line(
-                "No worker that knows these tasks runs now: `redrive worker APP` runs the jobs and carries it on."
-            )
+    output.print_answer(run, _followed_lines(run))
     return 1 if run.failed_again or run.state in ("paused", "cancelled") else 0
+
+
+def _followed_lines(run: RedriveRun) -> output.Lines:
+    yield from _run_lines(run)
+    if not run.over and run.state != "paused":
+        yield "No worker that knows these tasks runs now: `redrive worker APP` runs the jobs and carries it on."
 
 
 async def _watch(rd: Redrive, id: str) -> RedriveRun:
@@ -310,28 +288,25 @@ def _row(run: RedriveRun) -> tuple[object, ...]:
 def show(id: str, items: bool, status: str | None, limit: int) -> None:
     """Show a redrive: its score by group, its canary, its timeline, and what to do next."""
     wanted = limit if items or status else 0
-    run, items_listed = use_app(lambda rd: _with_items(rd, id, status, wanted))
-    if output.wants_json():
-        output.print_json(run.public() | ({"items": items_listed} if wanted else {}))
-        return
-    _print_run(run)
-    if items_listed:
-        rows = [(item.id[-8:], item.task, item.status, shorten(item.why or "", 80)) for item in items_listed]
-        output.print_table(("id", "task", "became", "why"), rows)
-    elif wanted:
-        output.print_line("No items match.")
+    run, listed = use_app(lambda rd: _read_items(rd, id, status, wanted))
+    body = run.public() | ({"items": listed} if wanted else {})
+    output.print_answer(body, (*_run_lines(run), *(_item_lines(listed) if wanted else ())))
 
 
-async def _with_items(rd: Redrive, id: str, status: str | None, wanted: int) -> tuple[RedriveRun, list[ItemView]]:
+def _item_lines(items: list[ItemView]) -> output.Lines:
+    rows = [(item.id[-8:], item.task, item.status, shorten(item.why or "", 80)) for item in items]
+    yield output.Table(("id", "task", "became", "why"), rows) if rows else "No items match."
+
+
+async def _read_items(rd: Redrive, id: str, status: Any, wanted: int) -> tuple[RedriveRun, list[ItemView]]:
     run = await rd.redrives.get(id)
     items: list[ItemView] = []
-    cursor = None
-    while len(items) < wanted:
-        page = await rd.redrives.items(run.id, cursor)
-        items += [item for item in page.items if status in (None, item.status)]
+    cursor, more = None, wanted > 0
+    while more:
+        page = await rd.redrives.items(run.id, cursor, statuses=[status] if status else ())
+        items += page.items
         cursor = page.cursor
-        if cursor is None:
-            break
+        more = cursor is not None and len(items) < wanted
     return run, items[:wanted]
 
 
@@ -384,14 +359,16 @@ def _print_steered(run: RedriveRun, following: str) -> None:
 # ---- its score
 
 
-def _print_run(run: RedriveRun) -> None:
-    for line in (*_head(run), *_skipped_lines(run)):
-        output.print_line(line)
-    rows = [_score_row(group) for group in run.by_group[:ROWS]]
-    output.print_table(SCORES, rows)
-    _print_rest(len(run.by_group))
-    for line in (*_timeline_lines(run), *_next_steps(run)):
-        output.print_line(line)
+def _run_lines(run: RedriveRun) -> output.Lines:
+    yield from _head(run)
+    for reason, number in run.skipped_because.items():
+        yield f"  skipped   {number} × {one_line(reason)}"
+    yield output.Table(SCORES, [_score_row(group) for group in run.by_group[:ROWS]])
+    yield from _describe_rest(len(run.by_group))
+    yield "timeline"
+    for entry in run.story:
+        yield output.timeline_line(entry.at, entry.what, entry.who, entry.why)
+    yield from _next_steps(run)
 
 
 def _head(run: RedriveRun) -> Iterator[str]:
@@ -415,20 +392,9 @@ def _describe_results(run: RedriveRun) -> str:
     return ", ".join([*results, f"{run.open} open"])
 
 
-def _skipped_lines(run: RedriveRun) -> Iterator[str]:
-    for reason, number in run.skipped_because.items():
-        yield f"  skipped   {number} × {one_line(reason)}"
-
-
 def _score_row(group: Any) -> Sequence[object]:
     numbers = (group.number, group.moved, group.succeeded, group.failed_again, group.skipped, group.open)
     return (*_group_cells(group), *numbers)
-
-
-def _timeline_lines(run: RedriveRun) -> Iterator[str]:
-    yield "timeline"
-    for entry in run.story:
-        yield output.timeline_line(entry.at, entry.what, entry.who, entry.why)
 
 
 def _next_steps(run: RedriveRun) -> Iterator[str]:

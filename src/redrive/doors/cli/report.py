@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 
+from redrive.api.redrive import Redrive
 from redrive.core.times import read
+from redrive.core.words import duration
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import warn_of_unknown_queue
 from redrive.doors.cli.invocation import shared_options, use_app, use_app_or_break
@@ -17,19 +19,18 @@ from redrive.doors.cli.text import (
     bar,
     clean,
     format_number,
-    format_span,
     plural,
     shorten,
     sparkline,
 )
+from redrive.reports.activity import Activity, AgentLoad
+from redrive.reports.morning import SHOWN as MOST
+from redrive.reports.morning import Morning, in_words
+from redrive.reports.morning import headline as morning_headline
+from redrive.reports.needs import Need, course, label, lasting
+from redrive.reports.periods import FailureLog, Report, Row, advice, headline, percent, tried
 
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.reports.activity import Activity, AgentLoad
-    from redrive.reports.morning import Morning
-    from redrive.reports.needs import Need
-    from redrive.reports.periods import FailureLog, Report, Row
-
+FAILURES: Final = ("day", "agent", "category", "detail", "error", "task", "failed", "buried")
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN: Final = 15
 """How many lines of a kind are printed one by one."""
@@ -56,14 +57,18 @@ async def send_notice(rd: Redrive, making: Coroutine[Any, Any, N], notify: bool)
     return made, await rd.reports.notify(made) if notify else None
 
 
-def _print_sent(sent: int | None) -> None:
+def _report_json(report: Report | Morning, sent: int | None) -> dict[str, Any]:
+    return report.public() | ({} if sent is None else {"notified": sent})
+
+
+def _describe_sent(sent: int | None) -> Iterator[str]:
     if sent:
-        output.print_line(f"sent: {plural(sent, 'message')}")
+        yield f"sent: {plural(sent, 'message')}"
     elif sent == 0:
-        output.print_line("Not sent from here: no channel of this machine took it. It waits for a worker that has one.")
+        yield "Not sent from here: no channel of this machine took it. It waits for a worker that has one."
 
 
-@click.command(short_help="Show what needs you, since when, and what to do.")
+@click.command()
 @click.option("--since", metavar="SPAN", default="24h", show_default=True, help="e.g. 8h, 3d, or 2031-05-17T07:00:00Z.")
 @click.option("--queue", metavar="NAME", help="One pipeline only.")
 @click.option(
@@ -83,11 +88,8 @@ def morning(since: str, queue: str | None, spike: int, notify: bool) -> int:
     """
     start = read("since", since)
     page, sent = use_app_or_break(lambda rd: send_notice(rd, _read_morning(rd, start, queue, spike), notify))
-    if output.wants_json():
-        output.print_json(page.public() | ({} if sent is None else {"notified": sent}))
-    else:
-        _print_morning(page)
-        _print_sent(None if page.ok else sent)
+    lines = (*_morning_lines(page), *(() if page.ok else _describe_sent(sent)))
+    output.print_answer(lambda: _report_json(page, sent), lines)
     return 0 if page.ok else 1
 
 
@@ -96,54 +98,46 @@ async def _read_morning(rd: Redrive, since: Any, queue: str | None, spike: int) 
     return await rd.morning(since, queue=queue, spike=spike)
 
 
-def _print_morning(page: Morning) -> None:
-    from redrive.reports.morning import SHOWN as MOST
-    from redrive.reports.morning import headline, in_words
-
-    output.print_line(clean(headline(page)))
+def _morning_lines(page: Morning) -> Iterator[str]:
+    yield clean(morning_headline(page))
     if page.ok:
         return
     for need in page.needs[:MOST]:
-        _print_need(need)
+        yield from _need_lines(need)
     if len(page.needs) > MOST:
-        rest = sum(need.count for need in page.needs[MOST:])
-        output.print_line(f"and {rest} more: redrive dead list --lane manual")
+        yield f"and {sum(need.count for need in page.needs[MOST:])} more: redrive dead list --lane manual"
     if page.changes:
-        output.print_line("changed since the time before")
+        yield "changed since the time before"
     for delta in page.changes:
-        output.print_line(f"  {clean(in_words(delta))}")
-        output.print_line(f"    → redrive dead list --error-class {clean(delta.error_class)}")
+        yield f"  {clean(in_words(delta))}"
+        yield f"    → redrive dead list --error-class {clean(delta.error_class)}"
     if page.steady:
         classes = [f"{clean(delta.error_class)} {delta.now} ({delta.more:+})" for delta in page.steady[:MOST]]
-        output.print_line(f"as the time before: {', '.join(classes)}")
+        yield f"as the time before: {', '.join(classes)}"
     for delta in page.cured_classes:
-        output.print_line(f"cured: {clean(in_words(delta))}")
+        yield f"cured: {clean(in_words(delta))}"
     for cured in page.cured:
-        output.print_line(f"cured: {clean(cured.task)}: {shorten(cured.what, 100)}")
-    if page.oldest_waiting is not None:
-        job = page.oldest_waiting
-        output.print_line(f"oldest waiting: {clean(job.task)} {job.short_id}, due {ago(job.run_at, page.until)}")
+        yield f"cured: {clean(cured.task)}: {shorten(cured.what, 100)}"
+    if (job := page.oldest_waiting) is not None:
+        yield f"oldest waiting: {clean(job.task)} {job.short_id}, due {ago(job.run_at, page.until)}"
 
 
-def _print_need(need: Need) -> None:
-    from redrive.reports.needs import course, label, lasting
-
-    if not need.task or not need.what:
-        output.print_line(f"{need.count:>4} {label(need)}: {clean(need.sentence)}")
-        output.print_line(f"       → {clean(need.action)} {need.command}")
-        return
-    place = clean(need.task) if need.queue in ("", need.task) else f"{clean(need.task)} ({clean(need.queue)})"
-    owner = f"for {clean(need.owner)}" if need.kind == "deferred_overdue" and need.owner else ""
-    details = "; ".join(filter(None, (course(need), lasting(need), owner)))
-    days = f" [{details}]" if details else ""
-    output.print_line(f"{need.count:>4} {label(need):<7} {place}: {shorten(need.what, 100)}{days}")
-    output.print_line(f"       → {clean(need.action)} {need.command}")
+def _need_lines(need: Need) -> Iterator[str]:
+    if need.task and need.what:
+        place = clean(need.task) if need.queue in ("", need.task) else f"{clean(need.task)} ({clean(need.queue)})"
+        owner = f"for {clean(need.owner)}" if need.kind == "deferred_overdue" and need.owner else ""
+        details = "; ".join(filter(None, (course(need), lasting(need), owner)))
+        days = f" [{details}]" if details else ""
+        yield f"{need.count:>4} {label(need):<7} {place}: {shorten(need.what, 100)}{days}"
+    else:
+        yield f"{need.count:>4} {label(need)}: {clean(need.sentence)}"
+    yield f"       → {clean(need.action)} {need.command}"
 
 
 # ---- weeks and months
 
 
-@click.group(short_help="Show reports: weeks, months, failures, activity, agents.")
+@click.group()
 @shared_options
 def report() -> None:
     """Show weeks and months in numbers, the failure log, activity, agents."""
@@ -172,41 +166,43 @@ def monthly(notify: bool, **given: Any) -> None:
 
 
 def _print_report(report: Report, sent: int | None) -> None:
-    from redrive.reports.periods import advice, headline
+    output.print_answer(lambda: _report_json(report, sent), (*_report_lines(report), *_describe_sent(sent)))
 
-    if output.wants_json():
-        output.print_json(report.public() | ({} if sent is None else {"notified": sent}))
+
+def _report_lines(report: Report) -> output.Lines:
+    yield clean(headline(report))
+    if report.total.empty:
         return
-    output.print_line(clean(headline(report)))
-    if not report.total.empty:
-        _print_rows(report)
-        _print_times(report.total)
-        _print_agents(report)
-        _print_strategies(report)
-        _print_causes(report)
-        for line in advice(report):
-            output.print_line(f"→ {clean(line)}")
-    _print_sent(sent)
+    yield from _period_lines(report)
+    yield from _time_lines(report.total)
+    if report.agents:
+        yield ""
+        yield _agent_table(report)
+    if report.strategies:
+        yield ""
+        yield _strategy_table(report)
+    if report.causes:
+        yield ""
+        yield _cause_table(report)
+    for line in advice(report):
+        yield f"→ {clean(line)}"
 
 
-def _print_rows(found: Report) -> None:
-    opens, defers = found.total.open > 0, found.total.deferred > 0
-    first = "month" if found.kind == "monthly" else "week"
+def _period_lines(report: Report) -> output.Lines:
+    opens, defers = report.total.open > 0, report.total.deferred > 0
+    first = "month" if report.kind == "monthly" else "week"
     names = [first, "processed", "dead letters", "rate", "auto-resolved", "human-required"]
     names += ["deferred"] * defers + ["open"] * opens
-    rows = [_cells(row, opens=opens, defers=defers) for row in (*found.rows, found.total)]
-    columns, cells = align_numbers(names, rows)
-    output.print_line()
-    output.print_table(columns, cells)
-    if len(found.rows) > 1:
-        output.print_line()
-        output.print_line(f"processed   {sparkline([row.processed for row in found.rows])}")
-        output.print_line(f"dead rate   {sparkline([row.rate or 0.0 for row in found.rows])}")
+    rows = [_cells(row, opens=opens, defers=defers) for row in (*report.rows, report.total)]
+    yield ""
+    yield output.Table(*align_numbers(names, rows))
+    if len(report.rows) > 1:
+        yield ""
+        yield f"processed   {sparkline([row.processed for row in report.rows])}"
+        yield f"dead rate   {sparkline([row.rate or 0.0 for row in report.rows])}"
 
 
 def _cells(row: Row, *, opens: bool, defers: bool) -> list[str]:
-    from redrive.reports.periods import percent
-
     total = row.name == "total"
     cells = [clean(row.label), f"{row.processed:,}", f"{row.died:,}", percent(row.rate, 2)]
     for number, share in ((row.auto, row.auto_share), (row.human, row.human_share)):
@@ -214,67 +210,39 @@ def _cells(row: Row, *, opens: bool, defers: bool) -> list[str]:
     return cells + [f"{row.deferred:,}"] * defers + [f"{row.open:,}"] * opens
 
 
-def _print_times(total: Row) -> None:
-    """Print the mean time to resolution, by who resolved it."""
-    times = [
-        f"{_format_hours(seconds)} {words} ({number:,})"
-        for seconds, words, number in (
-            (total.auto_mttr, "by itself", total.auto),
-            (total.person_mttr, "by a person", total.person),
-        )
-        if seconds is not None
-    ]
+def _time_lines(total: Row) -> Iterator[str]:
+    """Format the mean time to resolution, by who resolved it."""
+    means = ((total.auto_mttr, "by itself", total.auto), (total.person_mttr, "by a person", total.person))
+    times = [f"{duration(mean)} {words} ({number:,})" for mean, words, number in means if mean is not None]
     if times:
-        output.print_line()
-        output.print_line(f"mean time from death to resolution: {', '.join(times)}")
+        yield ""
+        yield f"mean time from death to resolution: {', '.join(times)}"
 
 
-def _format_hours(seconds: float) -> str:
-    """Format a span with one digit after the point from an hour on: `12 min`, `4.2 h`."""
-    for size, unit in ((86400.0, "d"), (3600.0, "h")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return format_span(seconds)
-
-
-def _print_agents(found: Report) -> None:
-    from redrive.reports.periods import percent
-
-    if found.agents:
-        rows = [
-            [clean(row.label), f"{row.processed:,}", f"{row.died:,}", percent(row.rate, 2), f"{row.auto:,}"]
-            for row in found.agents[:SHOWN]
-        ]
-        columns, cells = align_numbers(("agent", "processed", "dead letters", "rate", "auto-resolved"), rows)
-        output.print_line()
-        output.print_table(columns, cells)
-
-
-def _print_strategies(found: Report) -> None:
-    from redrive.reports.periods import percent, tried
-
-    if found.strategies:
-        rows = [
-            [clean(tried(one.strategy)), bar(one.rate), percent(one.rate), f"{one.worked} of {one.tried}"]
-            for one in found.strategies[:SHOWN]
-        ]
-        columns, cells = align_numbers(("tried", "", "worked", "times"), rows, left=2)
-        output.print_line()
-        output.print_table(columns, cells)
-
-
-def _print_causes(found: Report) -> None:
-    """Print why jobs failed in the latest period."""
-    if not found.causes:
-        return
+def _agent_table(report: Report) -> output.Table:
     rows = [
-        [one.detail, one.category, f"{one.failed:,}", f"{one.buried:,}", f"{one.more:+,}"]
-        for one in found.causes[:SHOWN]
+        [clean(row.label), f"{row.processed:,}", f"{row.died:,}", percent(row.rate, 2), f"{row.auto:,}"]
+        for row in report.agents[:SHOWN]
     ]
-    period = clean(found.rows[-1].name)
-    columns, cells = align_numbers((f"cause in {period}", "kind", "failed tries", "buried", "change"), rows, left=2)
-    output.print_line()
-    output.print_table(columns, cells)
+    return output.Table(*align_numbers(("agent", "processed", "dead letters", "rate", "auto-resolved"), rows))
+
+
+def _strategy_table(report: Report) -> output.Table:
+    rows = [
+        [clean(tried(row.strategy)), bar(row.rate), percent(row.rate), f"{row.worked} of {row.tried}"]
+        for row in report.strategies[:SHOWN]
+    ]
+    return output.Table(*align_numbers(("tried", "", "worked", "times"), rows, left=2))
+
+
+def _cause_table(report: Report) -> output.Table:
+    """Make the table of why jobs failed in the latest period."""
+    rows = [
+        [row.detail, row.category, f"{row.failed:,}", f"{row.buried:,}", f"{row.more:+,}"]
+        for row in report.causes[:SHOWN]
+    ]
+    columns = (f"cause in {clean(report.rows[-1].name)}", "kind", "failed tries", "buried", "change")
+    return output.Table(*align_numbers(columns, rows, left=2))
 
 
 # ---- failures
@@ -297,48 +265,37 @@ def failures(since: str | None, until: str | None, **given: Any) -> None:
     """Show the failure log by day, agent and category, which never expires, and the dead letters left of it."""
     start = None if since is None else read("since", since)
     end = None if until is None else read("until", until)
-    found = use_app(lambda rd: rd.reports.failures(since=start, until=end, **given))
-    if output.wants_json():
-        output.print_json(found.public())
-    elif found.lines:
-        _print_failures(found)
-    else:
-        output.print_line("Nothing failed like that in this time. `redrive report monthly` shows more of it.")
+    log = use_app(lambda rd: rd.reports.failures(since=start, until=end, **given))
+    empty = "Nothing failed like that in this time. `redrive report monthly` shows more of it."
+    output.print_answer(log, _failure_lines(log) if log.lines else empty)
 
 
-def _print_failures(found: FailureLog) -> None:
-    output.print_line(f"{found.failed:,} failed tries, {found.buried:,} of them made dead letters")
-    days = found.by("day")
+def _failure_lines(log: FailureLog) -> output.Lines:
+    yield f"{log.failed:,} failed tries, {log.buried:,} of them made dead letters"
+    days = log.by("day")
     if len(days) > 1:
-        output.print_line(f"by day      {sparkline(list(days.values()))}  {min(days)} to {max(days)}")
+        yield f"by day      {sparkline(list(days.values()))}  {min(days)} to {max(days)}"
     for name in ("category", "agent"):
-        sums = found.by(name)
+        sums = log.by(name)
         if set(sums) != {""}:
             parts = [f"{clean(key or '(none)')} {number:,}" for key, number in list(sums.items())[:SHOWN]]
-            output.print_line(f"by {name:<9}{', '.join(parts)}")
-    output.print_line()
-    rows = [_failure_row(line) for line in found.lines[: 4 * SHOWN]]
-    output.print_table(
-        *align_numbers(("day", "agent", "category", "detail", "error", "task", "failed", "buried"), rows, left=6)
-    )
-    left = len(found.lines) - len(rows) + found.more_lines
+            yield f"by {name:<9}{', '.join(parts)}"
+    yield ""
+    rows = [_failure_row(line) for line in log.lines[: 4 * SHOWN]]
+    yield output.Table(*align_numbers(FAILURES, rows, left=6))
+    left = len(log.lines) - len(rows) + log.more_lines
     if left:
-        output.print_line(f"and {plural(left, 'more line')}: narrow it down, or --json")
-    _print_dead_letters(found)
+        yield f"and {plural(left, 'more line')}: narrow it down, or --json"
+    if log.letters:
+        yield ""
+        jobs = [(job.short_id, job.task, ago(job.updated_at), shorten(job.error or "", 70)) for job in log.letters]
+        yield output.Table(("id", "task", "died", "last error"), jobs)
+        yield f"Look closer{' (and more)' if log.more_letters else ''}: redrive dead show {log.letters[0].short_id}"
 
 
 def _failure_row(line: Any) -> list[str]:
     names = (line.agent or "", line.category, line.detail, line.error_class, line.task)
     return [line.day, *map(clean, names), f"{line.failed:,}", f"{line.buried:,}"]
-
-
-def _print_dead_letters(found: FailureLog) -> None:
-    if found.letters:
-        output.print_line()
-        rows = [(job.short_id, job.task, ago(job.updated_at), shorten(job.error or "", 70)) for job in found.letters]
-        output.print_table(("id", "task", "died", "last error"), rows)
-        more = " (and more)" if found.more_letters else ""
-        output.print_line(f"Look closer{more}: redrive dead show {found.letters[0].short_id}")
 
 
 # ---- activity and agents
@@ -351,30 +308,25 @@ def _print_dead_letters(found: FailureLog) -> None:
 @shared_options
 def activity(**given: Any) -> None:
     """Show what came in and went out of each queue over time, and how much was left."""
-    found = use_app(lambda rd: rd.reports.activity(**given))
-    if output.wants_json():
-        output.print_json(found.public())
-        return
-    _print_activity(found)
+    report = use_app(lambda rd: rd.reports.activity(**given))
+    output.print_answer(report, _activity_lines(report))
 
 
-def _print_activity(found: Activity) -> None:
-    unit = "minute" if found.step < 3600 else "hour"
-    output.print_line(
-        f"the last {plural(len(found.starts), unit)}, by the {unit}; the backlog is what waits, runs or is held"
-    )
-    series = [*found.queues, *([found.total] if len(found.queues) > 1 else [])]
+def _activity_lines(report: Activity) -> output.Lines:
+    unit = "minute" if report.step < 3600 else "hour"
+    count = plural(len(report.starts), unit)
+    yield f"the last {count}, by the {unit}; the backlog is what waits, runs or is held"
+    series = [*report.queues, *([report.total] if len(report.queues) > 1 else [])]
     if not series:
-        output.print_line("Nothing happened, and nothing is left to do.")
+        yield "Nothing happened, and nothing is left to do."
         return
     flows = ("enqueued", "succeeded", "retried", "buried")
     rows = []
-    for one in series:
-        numbers = (f"{number:,}" for number in (*(sum(one.flows[flow]) for flow in flows), one.backlog[-1]))
-        charts = (sparkline(one.backlog, 24), sparkline(one.flows["succeeded"], 24))
-        rows.append([clean(one.queue or "all"), *numbers, *charts])
-    columns, cells = align_numbers(("queue", *flows, "backlog", "backlog before", "succeeded"), rows)
-    output.print_table(columns, cells)
+    for queue in series:
+        numbers = (f"{number:,}" for number in (*(sum(queue.flows[flow]) for flow in flows), queue.backlog[-1]))
+        charts = (sparkline(queue.backlog, 24), sparkline(queue.flows["succeeded"], 24))
+        rows.append([clean(queue.queue or "all"), *numbers, *charts])
+    yield output.Table(*align_numbers(("queue", *flows, "backlog", "backlog before", "succeeded"), rows))
 
 
 @report.command(short_help="Show what each agent has to do, and how it went.")
@@ -393,9 +345,12 @@ def load(hours: int) -> None:
 LOAD: Final = ("agent", "waiting", "running", "held", "dead", "done", "retried", "buried", "fails", "why")
 
 
-def _load_row(one: AgentLoad) -> Sequence[str]:
-    from redrive.reports.periods import percent
-
-    numbers = (one.waiting, one.running, one.held, one.dead, one.done, one.retried, one.buried)
-    why = ", ".join(f"{category} {format_number(number)}" for category, number in one.mix.items())
-    return [clean(one.agent or "(no agent)"), *(f"{number:,}" for number in numbers), percent(one.failure_rate, 1), why]
+def _load_row(view: AgentLoad) -> Sequence[str]:
+    numbers = (view.waiting, view.running, view.held, view.dead, view.done, view.retried, view.buried)
+    why = ", ".join(f"{category} {format_number(number)}" for category, number in view.mix.items())
+    return [
+        clean(view.agent or "(no agent)"),
+        *(f"{number:,}" for number in numbers),
+        percent(view.failure_rate, 1),
+        why,
+    ]

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.api.workers import SWITCH_SECONDS
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, shared_options
+from redrive.doors.cli.logs import log_to_stderr
 from redrive.doors.cli.problems import BROKEN, Refusal
 from redrive.doors.cli.worker import end_status, leave_process, load_app, split_names
+from redrive.engine.interrupts import run_until_told
+from redrive.engine.shutdown import Ending
+from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
-    import asyncio
-    import socket
-    from collections.abc import Callable, Coroutine
-
-    from redrive.api.redrive import Redrive
     from redrive.doors.web.feed import Feed
-    from redrive.engine.shutdown import Ending
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8420
 
 
-@click.command(short_help="Serve the dashboard and REST, and run the jobs of APP.")
+@click.command()
 @click.argument("app", required=False)
 @click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")
 @click.option(
@@ -63,8 +66,6 @@ def serve(
     running jobs finish within the grace period. Ends with exit status 3 when the disk fails to sync: its supervisor
     should start it again.
     """
-    from redrive.doors.cli.logs import log_to_stderr
-
     _check_extra()
     _check_auth(host, no_auth=no_auth)
     _check_hosts(also)
@@ -81,7 +82,6 @@ def serve(
 
 def _check_extra() -> None:
     from redrive.doors.web import need_the_extra
-    from redrive.errors import ConfigError
 
     try:
         need_the_extra()
@@ -134,7 +134,6 @@ def _run(
     from redrive.doors.web import make_app, token_file
     from redrive.doors.web.feed import Feed
     from redrive.doors.web.guard import allowed_hosts
-    from redrive.engine.interrupts import run_until_told
 
     feed = Feed(rd)
     app = make_app(rd, feed, token=None if auth else False, hosts=allowed_hosts(host, port, also))
@@ -177,8 +176,6 @@ async def wait_until_stopped(
     ending: Ending | None = None,
 ) -> Exception | None:
     """Run `serving`, or just wait, until a signal comes or the store fails; return why the store failed."""
-    import asyncio
-
     from redrive.doors.web.server import serve_until_signal
 
     stopped = asyncio.Event()
@@ -203,10 +200,6 @@ async def _working(rd: Redrive, work: dict[str, Any] | None) -> AsyncIterator[No
     if work is None:
         yield
         return
-    import sys
-
-    from redrive.api.workers import SWITCH_SECONDS
-
     sys.setswitchinterval(SWITCH_SECONDS)
     async with rd.worker(**work):
         yield
@@ -222,8 +215,6 @@ def link_to(host: str, port: int, token: str | None) -> str:
 
 def _has_reader() -> bool:
     """Tell whether a person reads the output. Other people read logs, so no token is printed into one."""
-    import sys
-
     return sys.stdout.isatty()
 
 

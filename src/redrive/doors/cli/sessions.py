@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from redrive.core.consent import Grant
+from redrive.core.notice import Notice
+from redrive.core.redact import redact
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import acting_user, shared_options, use_app, why_option
+from redrive.doors.cli.arguments import why_option
+from redrive.doors.cli.invocation import acting_user, shared_options, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.text import ago, clean, shorten
-
-if TYPE_CHECKING:
-    from redrive.core.consent import Grant
-    from redrive.core.notice import Notice
-    from redrive.notices.service import InboxView
+from redrive.notices.service import InboxView
 
 GRANTS: Final = ("id", "scope", "by", "given", "until", "bound to")
 NOTICES: Final = ("notice", "when", "kind", "status", "title", "said")
 INBOXES: Final = ("inbox", "messages", "unread", "waiting for you", "latest", "said")
 
 
-@click.command(short_help="Approve what a held job asks for.")
+@click.command()
 @click.argument("id")
 @why_option
 @shared_options
@@ -31,7 +31,7 @@ def approve(id: str, why: str | None) -> None:
     print_moved(job, "approved", "redrive status {id}")
 
 
-@click.command(short_help="Reject what a held job asks for.")
+@click.command()
 @click.argument("id")
 @why_option
 @shared_options
@@ -93,7 +93,7 @@ def revoke(session: str, grant: str) -> None:
     output.print_answer({"revoked": revoked.id}, f"revoked {clean(revoked.scope)} of session {clean(session)}")
 
 
-@click.command(short_help="List the notices of a SESSION or an owner; without one, all inboxes.")
+@click.command()
 @click.argument("session", required=False)
 @click.option("--ack", metavar="ID", help="Mark this notice as seen. A unique part of its id is enough.")
 @click.option("--all", "everything", is_flag=True, help="Also list what was seen or dealt with.")
@@ -113,8 +113,6 @@ def inbox(session: str | None, ack: str | None, everything: bool) -> None:
         seen = use_app(lambda rd: rd.sessions.acknowledge(name, ack))
         output.print_answer(seen, f"seen: {clean(seen.title)} ({seen.id})")
         return
-    from redrive.core.redact import redact
-
     notices = use_app(lambda rd: rd.sessions.inbox(name, unread=not everything))
     body = [notice.public() | {"result": redact(notice.result)} for notice in notices]
     output.print_list(notices, NOTICES, _notice_row, empty=f"Nothing for session {clean(session)}.", body=body)

@@ -1,24 +1,21 @@
-"""Prints a job's timeline: its facts, its contents, every attempt and move, and what to do next.
-
-`insight.story` decides what there is to say; this module formats it.
-"""
+"""Prints a job's timeline: its facts, its contents, every attempt and move, and what to do next."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from redrive.api.redrive import Redrive
+from redrive.core.job import Job, iso, legible
+from redrive.core.redact import redact
+from redrive.core.store import Event
+from redrive.deadletters.verbs import Note
 from redrive.doors.cli import output
 from redrive.doors.cli.text import ago, clean, due, format_span, one_line
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.core.job import Job
-    from redrive.core.store import Event
-    from redrive.deadletters.verbs import Note
-    from redrive.reports.timeline import Story, TimelineEntry
-    from redrive.reports.traceback_view import Raised
+from redrive.reports.timeline import Story, TimelineEntry, tell, used
+from redrive.reports.traceback_view import Raised, trace_link
 
 
 class JobRecord(NamedTuple):
@@ -31,8 +28,6 @@ class JobRecord(NamedTuple):
 
 
 async def read_timeline(rd: Redrive, id: str) -> JobRecord:
-    from redrive.reports.traceback_view import trace_link
-
     job = await rd.status(id)
     link = trace_link(rd.settings.trace_url, job)
     return JobRecord(job, await rd.jobs.story(job.id), await rd.dead.notes(job.id), link)
@@ -40,38 +35,30 @@ async def read_timeline(rd: Redrive, id: str) -> JobRecord:
 
 def print_timeline(record: JobRecord, *, secrets: bool) -> None:
     """Print one job: its facts, contents, timeline and what can be done next."""
-    if output.wants_json():
-        output.print_json(_record_json(record, secrets=secrets))
-        return
-    from redrive.reports.timeline import tell
+    output.print_answer(lambda: _record_json(record, secrets=secrets), _record_lines(record, secrets=secrets))
 
+
+def _record_lines(record: JobRecord, *, secrets: bool) -> Iterator[str]:
     story = tell(record.job, record.moves, time.time(), record.notes)
-    for line in _head(story, record.trace_url):
-        output.print_line(line)
-    for text in _contents(record.job, secrets=secrets):
-        output.print_line(text, verbatim=True)
-    for line in (*_entries(story), *_next_steps(story)):
-        output.print_line(line)
+    yield from _head(story, record.trace_url)
+    for name, text in (("payload", record.job.payload), ("result", record.job.result_json)):
+        if text is not None:
+            yield output.Verbatim(f"{name}\n{_indent_json(text, secrets=secrets)}")
+    yield from _entries(story)
+    yield from _next_steps(story)
 
 
 def _record_json(record: JobRecord, *, secrets: bool) -> dict[str, Any]:
-    from redrive.core.redact import redact
-
     notes = [note.public() for note in record.notes]
     body = output.job_json(record.job, secrets=secrets) | {"moves": [_move_json(move) for move in record.moves]}
     return body | {"notes": notes if secrets else redact(notes), "trace_url": record.trace_url}
 
 
 def _move_json(move: Event) -> dict[str, Any]:
-    from redrive.core.job import iso
-
     return {"move": move.move, "at": iso(move.at), "state": str(move.state), "who": move.who, "why": move.why}
 
 
 def _head(story: Story, trace_url: str | None) -> Iterator[str]:
-    from redrive.core.job import iso
-    from redrive.reports.timeline import used
-
     job = story.job
     allowed = f" of {job.allowed}" if job.allowed is not None else ""
     facts = {
@@ -101,18 +88,7 @@ def _state(job: Job) -> str:
     return f"{job.state}: {job.because}{lane}" if job.because else str(job.state)
 
 
-def _contents(job: Job, *, secrets: bool) -> Iterator[str]:
-    for name, text in (("payload", job.payload), ("result", job.result_json)):
-        if text is not None:
-            yield f"{name}\n{_indent_json(text, secrets=secrets)}"
-
-
 def _indent_json(text: str, *, secrets: bool) -> str:
-    import json
-
-    from redrive.core.job import legible
-    from redrive.core.redact import redact
-
     value = legible(text)
     indented = json.dumps(value if secrets else redact(value), indent=2, ensure_ascii=False)
     return "\n".join(f"  {line}" for line in output.escape_controls(indented).splitlines())
@@ -134,8 +110,6 @@ def _entries(story: Story) -> Iterator[str]:
 
 def _attempt_lines(entry: TimelineEntry, *, same: bool) -> Iterator[str]:
     """Format one run. A traceback that is the same as the one before is not repeated."""
-    from redrive.core.job import iso
-
     took = f" after {format_span(entry.seconds)}" if entry.seconds is not None else ""
     worker = f", {clean(entry.worker)}" if entry.worker else ""
     yield f"  run {entry.run}: {entry.title}{took}, {iso(entry.at)}{worker}"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from datetime import UTC
+from typing import Any, Final
 
 import click
 
+from redrive.core import times
+from redrive.core.job import iso
+from redrive.core.tokens import NewToken, Token
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, connect, refuse_missing, shared_options, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import HOST, PORT, link_to
 from redrive.doors.cli.text import ago
-
-if TYPE_CHECKING:
-    from redrive.core.tokens import NewToken, Token
 
 COLUMNS: Final = ("name", "role", "standing", "expires", "last used", "added", "by")
 ROLES: Final = ("look", "act", "purge", "worker")
@@ -27,7 +29,7 @@ def _port_option(command: Any) -> Any:
     )
 
 
-@click.group(invoke_without_command=True, short_help="Show the owner's token; add, list and revoke named ones.")
+@click.group(invoke_without_command=True)
 @click.option("--rotate", is_flag=True, help="Make a new one. The old one stops working at once.")
 @click.option("--link", is_flag=True, help="Print a link for browsers instead of the token.")
 @_port_option
@@ -89,8 +91,6 @@ def add(name: str, role: Any, expires: str | None, link: bool, port: int, show: 
 
 def _check_place(role: str, *, link: bool, show: bool) -> None:
     """Refuse before anything is made: a token that cannot be shown would be lost."""
-    import sys
-
     if link and role == "worker":
         raise Refusal("--link: a worker's token opens no dashboard", "leave --link out")
     if not show and not sys.stdout.isatty():
@@ -101,10 +101,6 @@ def _check_place(role: str, *, link: bool, show: bool) -> None:
 
 
 def _read_expiry(expires: str | None) -> Any:
-    from datetime import UTC
-
-    from redrive.core import times
-
     return None if expires is None else times.read("expires", expires, zone=UTC)
 
 
@@ -116,12 +112,10 @@ def _print_token(made: NewToken, address: str, *, link: bool) -> None:
         return
     until = f" until {_day(kept.expires_at)}" if kept.expires_at is not None else ""
     output.print_warning(f"{kept.name} has the role {kept.role}{until}. This is shown once:")
-    output.print_line(address if link else made.secret, verbatim=True)
+    output.print_line(output.Verbatim(address if link else made.secret))
 
 
 def _day(at: float) -> str:
-    from redrive.core.job import iso
-
     return str(iso(at))
 
 

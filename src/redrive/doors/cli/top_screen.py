@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
+from redrive.api.redrive import Redrive
+from redrive.deadletters.new_groups import in_lines
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import shared_options, use_app
 from redrive.doors.cli.text import ago, clean, format_number, format_span, one_line, sparkline
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from rich.console import Console
-    from rich.text import Text
-
-    from redrive.api.redrive import Redrive
-    from redrive.reports.top_screen import Glance, QueueGlance, RunningGlance, TroubleGlance
-    from redrive.retries.breaker import Breaker
+from redrive.errors import StoreError
+from redrive.reports.top_screen import Glance, QueueGlance, RunningGlance, TroubleGlance
+from redrive.retries.breaker import Breaker
 
 EVERY: Final = 1.0
 FULL_FRAME: Final = 60
@@ -34,7 +34,7 @@ QUIT: Final = b"qQ\x04"
 """Ctrl-D, too."""
 
 
-@click.command(short_help="Show live what happens now.")
+@click.command()
 @click.option("--once", is_flag=True, help="Print one frame and exit. Always so without a terminal.")
 @shared_options
 def top(once: bool) -> None:
@@ -54,8 +54,6 @@ def _print(found: Glance) -> None:
 
 
 def _console() -> Console:
-    from rich.console import Console
-
     return Console(highlight=False, soft_wrap=False)
 
 
@@ -64,10 +62,6 @@ def _console() -> Console:
 
 async def _live(rd: Redrive) -> None:
     """Draw a frame each second until the user quits."""
-    import asyncio
-
-    from rich.live import Live
-
     console, quit = _console(), asyncio.Event()
     with _keys(quit), Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
         while not quit.is_set():
@@ -78,32 +72,17 @@ async def _live(rd: Redrive) -> None:
                 continue
 
 
-class FrameLines(NamedTuple):
-    """Makes rich print the lines of a frame."""
-
-    lines: list[Text]
-
-    def __rich_console__(self, console: Console, options: object) -> Iterator[Text]:
-        yield from self.lines
-
-
-async def _frame_now(rd: Redrive, console: Console) -> FrameLines:
+async def _frame_now(rd: Redrive, console: Console) -> Group:
     """Read and draw a frame; if the store cannot be read now, say so in its place."""
-    from rich.text import Text
-
-    from redrive.errors import StoreError
-
     try:
-        return FrameLines(frame(await rd.reports.glance(), console.width, console.height))
+        return Group(*frame(await rd.reports.glance(), console.width, console.height))
     except StoreError as error:
-        return FrameLines([Text(f"cannot read the store: {one_line(error)}", style="bold red", overflow="fold")])
+        return Group(Text(f"cannot read the store: {one_line(error)}", style="bold red", overflow="fold"))
 
 
 @contextmanager
 def _keys(quit: asyncio.Event) -> Iterator[None]:
     """React to keys without Enter while the block runs, and restore the terminal afterwards."""
-    import asyncio
-    import signal
     import termios
     import tty
 
@@ -148,7 +127,7 @@ def frame(found: Glance, width: int, height: int) -> list[Text]:
     lines = list(top)
     for section, share in zip(sections, shares([len(section.lines) for section in sections], room), strict=True):
         if share > 0:
-            lines += [_blank(), section.head, *_cut_lines(section.lines, share)]
+            lines += [Text(""), section.head, *_cut_lines(section.lines, share)]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines[:height]
@@ -167,8 +146,6 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
 
 def _cut_lines(lines: list[Text], share: int) -> list[Text]:
     """Cut the lines; the last one counts those left out."""
-    from rich.text import Text
-
     if len(lines) <= share:
         return lines
     left = len(lines) - share + 1
@@ -179,15 +156,7 @@ def _sections(found: Glance, width: int) -> list[Section]:
     return [_queues(found, width), _breakers(found, width), _running(found, width), _troubles(found, width)]
 
 
-def _blank() -> Text:
-    from rich.text import Text
-
-    return Text("")
-
-
 def _title(found: Glance) -> Text:
-    from rich.text import Text
-
     at = datetime.fromtimestamp(found.at).astimezone()
     rates = {flow: format_number(found.activity.rate(None, flow)) for flow in ("enqueued", "succeeded", "buried")}
     said = f"in {rates['enqueued']}/min · done {rates['succeeded']}/min · buried {rates['buried']}/min"
@@ -196,8 +165,6 @@ def _title(found: Glance) -> Text:
 
 def _sentence(found: Glance, width: int) -> list[Text]:
     """Describe health in words, on two lines at most."""
-    from rich.text import Text
-
     style = "green" if found.health.status == "healthy" else "bold red"
     words, lines = clean(found.sentence).split(), [""]
     for word in words:
@@ -211,10 +178,6 @@ def _sentence(found: Glance, width: int) -> list[Text]:
 
 def _new(found: Glance) -> list[Text]:
     """Describe new groups, if there are any."""
-    from rich.text import Text
-
-    from redrive.deadletters.new_groups import in_lines
-
     some = found.new.since_deploy or found.new.last_hour
     return [Text(clean(line), style="bold red", no_wrap=True) for line in in_lines(found.new)] if some else []
 
@@ -233,8 +196,6 @@ class ScreenColumn(NamedTuple, Generic[T]):
 
 
 def _section(columns: Sequence[ScreenColumn[T]], items: Sequence[T]) -> Section:
-    from rich.text import Text
-
     head = Text(style="bold", no_wrap=True)
     for column in columns:
         name = column.name[: column.width]
@@ -244,8 +205,6 @@ def _section(columns: Sequence[ScreenColumn[T]], items: Sequence[T]) -> Section:
 
 
 def _line(columns: Sequence[ScreenColumn[T]], item: T) -> Text:
-    from rich.text import Text
-
     line = Text(no_wrap=True)
     for column in columns:
         said = clean(column.format(item))
@@ -258,27 +217,24 @@ def _line(columns: Sequence[ScreenColumn[T]], item: T) -> Text:
     return line
 
 
-def _red(said: str) -> str:
-    return "dim" if said == "0" else "bold red"
-
-
-def _plain(said: str) -> str:
-    return "dim" if said == "0" else ""
+def _style_number(style: str = "") -> Callable[[str], str]:
+    return lambda text: "dim" if text == "0" else style
 
 
 def _queues(found: Glance, width: int) -> Section:
-    def number(name: str, title: str, style: Callable[[str], str] = _plain, wide: int = 6) -> ScreenColumn[QueueGlance]:
-        return ScreenColumn(title, wide, lambda one: format_number(getattr(one, name)), style, right=True)
+    def number(name: str, title: str, style: str = "", wide: int = 6) -> ScreenColumn[QueueGlance]:
+        cell = _style_number(style)
+        return ScreenColumn(title, wide, lambda queue: format_number(getattr(queue, name)), cell, right=True)
 
     numbers = [
         number("due", "due"),
         *([number("later", "later")] if width >= WIDE else []),
-        number("running", "run", lambda said: "dim" if said == "0" else "cyan", 5),
-        number("held", "held", lambda said: "dim" if said == "0" else "yellow", 5),
-        number("dead", "dead", _red, 5),
+        number("running", "run", "cyan", 5),
+        number("held", "held", "yellow", 5),
+        number("dead", "dead", "bold red", 5),
         number("coming", "in/min"),
         number("done", "done/m"),
-        number("failing", "fail/m", _red),
+        number("failing", "fail/m", "bold red"),
     ]
     name = 18 if width < WIDE else 28
     left = max(0, min(40, width - name - 1 - sum(column.width + 1 for column in numbers)))
@@ -314,7 +270,7 @@ def _troubles(found: Glance, width: int) -> Section:
     task = 16 if width < WIDE else 24
     columns: list[ScreenColumn[TroubleGlance]] = [
         ScreenColumn("group", 8, lambda one: one.short),
-        ScreenColumn("dead", 5, lambda one: format_number(one.dead), _red, right=True),
+        ScreenColumn("dead", 5, lambda one: format_number(one.dead), _style_number("bold red"), right=True),
         ScreenColumn("last", 10, lambda one: ago(one.last_at, found.at), right=True),
         ScreenColumn("task", task, lambda one: one.task),
         ScreenColumn("what", max(10, width - task - 28), lambda one: one_line(one.what)),

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 import click
 
+from redrive.api.redrive import Redrive
+from redrive.core.job import Lane
 from redrive.core.times import read
+from redrive.deadletters.triage import Act, Acted
+from redrive.deadletters.verbs import TABLE, Verb, Word
 from redrive.doors.cli import output
-from redrive.doors.cli.arguments import describe_filters, filter_options, resolve_filters
-from redrive.doors.cli.invocation import (
-    acting_user,
-    confirm_undoable,
-    shared_options,
-    use_app,
-    why_option,
-    yes_option,
-)
+from redrive.doors.cli.arguments import describe_filters, filter_options, resolve_filters, why_option, yes_option
+from redrive.doors.cli.invocation import acting_user, confirm_undoable, shared_options, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
-    from redrive.deadletters.triage import Act, Acted
-    from redrive.deadletters.verbs import Verb, Word
 
 F = TypeVar("F", bound=Callable[..., Any])
 OWN: Final = ("redrive", "edit")
@@ -37,8 +29,6 @@ COLUMNS: Final = ("act", "when", "who", "what", "jobs", "of", "why", "now")
 
 def make_commands() -> list[click.Command]:
     """Make a command of each verb. The table of verbs is imported only where `redrive dead` is used."""
-    from redrive.deadletters.verbs import TABLE
-
     return [_make_command(verb) for verb in TABLE if verb.name not in OWN]
 
 
@@ -61,8 +51,6 @@ def _make_command(verb: Verb) -> click.Command:
 
 
 def _word_option(word: Word) -> Callable[[F], F]:
-    from redrive.core.job import Lane
-
     if word.option is None:
         choices = click.Choice(list(get_args(Lane))) if word.reading == "lane" else None
         return click.argument(f"word_{word.name}", metavar=word.metavar, type=choices)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import logging
+import os
+import signal
 import sys
-from typing import TYPE_CHECKING, Any, Final
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
+import redrive
+from redrive.api.redrive import Redrive
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import invocation, shared_options
+from redrive.doors.cli.logs import log_to_stderr, write_repeats
 from redrive.doors.cli.problems import BROKEN, TERMINATED, Refusal
 from redrive.doors.cli.text import plural
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
+from redrive.doors.cli.worker_processes import run_processes
+from redrive.engine.interrupts import ended_by_a_job, run_until_told
+from redrive.errors import StoreFailed
 
 LAST_SECONDS: Final = 5.0
 """How long a process whose store has failed may take to end by itself."""
@@ -27,7 +39,7 @@ def split_names(text: str) -> tuple[str, ...]:
     return names
 
 
-@click.command(short_help="Run the jobs of APP, e.g. tasks:rd.")
+@click.command()
 @click.argument("app")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Run this many workers at once.")
 @click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once, per process.")
@@ -48,12 +60,8 @@ def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | No
     if drain and reload:
         raise Refusal("--drain ends when nothing is due, and --reload goes on", "leave one of them out")
     rd = load_app(app)
-    from redrive.doors.cli.logs import log_to_stderr
-
     log_to_stderr()
     if processes > 1 or reload:
-        from redrive.doors.cli.worker_processes import run_processes
-
         return run_processes(rd, app, processes, drain=drain, reload=reload, options=options)
     if parent is not None:
         _stop_with_parent(parent)
@@ -62,10 +70,6 @@ def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | No
 
 def load_app(app: str) -> Redrive:
     """Import the Redrive that APP names. The caller's folder is searched first, as `python` itself does."""
-    import os
-
-    from redrive.api.redrive import Redrive
-
     module, _, attribute = app.partition(":")
     if not module or not attribute or module.endswith(".py") or "/" in module:
         raise Refusal(f"{app!r} is not module:attribute", "for rd in tasks.py write: redrive worker tasks:rd")
@@ -81,9 +85,6 @@ def load_app(app: str) -> Redrive:
 
 
 def _import_module(name: str) -> Any:
-    import importlib
-    import os
-
     sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
@@ -98,11 +99,6 @@ def _import_module(name: str) -> Any:
 
 
 def _locate(error: Exception) -> str:
-    import traceback
-    from pathlib import Path
-
-    import redrive
-
     ours = str(Path(redrive.__file__).parent)
     if isinstance(error, SyntaxError) and error.filename:
         return f"see {error.filename}, line {error.lineno}"
@@ -122,10 +118,6 @@ def _check_database(rd: Redrive, app: str) -> None:
 
 
 def _run_worker(rd: Redrive, options: dict[str, Any]) -> int:
-    import logging
-
-    from redrive.engine.interrupts import run_until_told
-
     tasks = ", ".join(sorted(rd.registry.handlers))
     logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.shown_url, tasks)
     run_until_told(_work_until_stopped(rd, options))
@@ -136,10 +128,6 @@ def _run_worker(rd: Redrive, options: dict[str, Any]) -> int:
 
 def end_status() -> int:
     """Return 0 if a signal from outside ended the process; if a job sent it, log that and return 143."""
-    import logging
-
-    from redrive.engine.interrupts import ended_by_a_job
-
     if (cause := ended_by_a_job()) is None:
         return 0
     logging.getLogger("redrive.worker").critical("this process ends with exit status %d: %s", TERMINATED, cause)
@@ -148,8 +136,6 @@ def end_status() -> int:
 
 async def _work_until_stopped(rd: Redrive, options: dict[str, Any]) -> None:
     """Run a worker until a signal comes. A task that ignores its cancellation does not keep the process alive."""
-    from redrive.errors import StoreFailed
-
     try:
         await rd.run_worker(**options)
     except StoreFailed:
@@ -160,15 +146,10 @@ async def _work_until_stopped(rd: Redrive, options: dict[str, Any]) -> None:
 
 async def leave_process(status: int = 0) -> None:
     """End the process even if a task, or after a failure a thread, does not end by itself."""
-    import asyncio
-    import os
-
     if status:
         _end_within(LAST_SECONDS, status)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     if left and (await asyncio.wait(left, timeout=1.0))[1]:
-        from redrive.doors.cli.logs import write_repeats
-
         status = status or end_status()
         write_repeats()
         sys.stdout.flush()
@@ -178,17 +159,12 @@ async def leave_process(status: int = 0) -> None:
 
 def _end_within(seconds: float, status: int) -> None:
     """End the process with this status if its own exit, which waits for every thread of a pool, takes longer."""
-    import os
-    import threading
-
     timer = threading.Timer(seconds, os._exit, (status,))
     timer.daemon = True
     timer.start()
 
 
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:
-    from redrive.engine.interrupts import run_until_told
-
     attempts = run_until_told(_drain_until_stopped(rd, options))
     if output.wants_json():
         output.print_json({"drained": attempts is not None, "events": rd.bus.metrics()})
@@ -203,9 +179,6 @@ def _drain(rd: Redrive, options: dict[str, Any]) -> int:
 
 async def _drain_until_stopped(rd: Redrive, options: dict[str, Any]) -> int | None:
     """Run what is due and return the number of attempts; None if SIGTERM came first and jobs were given back."""
-    import asyncio
-    import signal
-
     draining = asyncio.create_task(rd.drain(**options))
     signals: list[int] = []
 
@@ -232,10 +205,6 @@ async def _drain_until_stopped(rd: Redrive, options: dict[str, Any]) -> int | No
 
 def _stop_with_parent(parent: int) -> None:
     """Send SIGTERM to this process when its parent has ended, so that no worker goes on unsupervised."""
-    import os
-    import signal
-    import threading
-    import time
 
     def watch() -> None:
         while os.getppid() == parent:

