@@ -18,7 +18,7 @@ from tests.support import soon
 async def queued(world: World, client: mcp.Client) -> str:
     world.busy = 1
     told = await soon(ask(client, "publish", slug="q3"))
-    assert told["queued_for_retry"] is True and "`inbox` tells its end" in told["next"]
+    assert told["queued_for_retry"] is True and "`inbox` has a notice when it ends" in told["next"]
     return str(told["operation_id"])
 
 

@@ -188,6 +188,6 @@ async def test_a_defect_of_ours_keeps_its_text_at_home(world: World, monkeypatch
 def test_a_secret_is_masked_before_a_text_is_cut_and_stays_masked() -> None:
     wording = Wording({"SHOP_TOKEN": "abcdefghij", "PATH": "/usr/bin/long", "SHORT_TOKEN": "abc"})
     assert wording.line("x" * 290 + "abcdefghij" * 3, 300).count("abcd") == 0
-    once = wording.masked("token=secret123 and abcdefghij in /usr/bin/long of abc")
+    once = wording.mask("token=secret123 and abcdefghij in /usr/bin/long of abc")
     assert once == "token=[redacted] and [redacted] in /usr/bin/long of abc"
-    assert wording.masked(once) == once
+    assert wording.mask(once) == once

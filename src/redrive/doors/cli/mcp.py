@@ -132,13 +132,12 @@ def _serve_http(
     rd: Redrive, host: str, port: int, tokens: tuple[str, ...], also: tuple[str, ...], **options: Any
 ) -> None:
     from redrive.doors.mcp import make_server
-    from redrive.doors.mcp.http import PATH
-    from redrive.doors.mcp.serving import over_http
-    from redrive.doors.mcp.sessions import asking
+    from redrive.doors.mcp.serving import PATH, over_http
+    from redrive.doors.mcp.sessions import current_session
     from redrive.doors.web.guard import allowed_hosts, format_host
 
     chosen = tokens or (secrets.token_urlsafe(32),)
-    server = make_server(rd, session=asking.get, secrets=chosen, **options)
+    server = make_server(rd, session=current_session.get, secrets=chosen, **options)
     with listen_on(host, port, "choose another HOST:PORT") as sock:
         port = sock.getsockname()[1]
         _print_address(f"http://{format_host(host)}:{port}{PATH}", None if tokens else chosen[0])

@@ -1,4 +1,4 @@
-"""The MCP server: what an agent may see of redrive, and with `--allow-write`, what it may do. No logic of its own."""
+"""Makes the MCP server, whose tools only read unless it allows writing."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def make_server(
     session: str | Callable[[], str] | None = None,
     secrets: Iterable[str] = (),
 ) -> MCPServer[Any]:
-    """Makes a server on this app. `tasks`: its code is loaded, so tasks can be called; else there is only the database.
+    """Make a server on this app. `tasks`: its code is loaded, so that tasks can be called.
 
-    `session` is whose calls, grants and inbox these are; a function is asked at every request.
+    `session` has the calls, grants and inbox of this server; a function is called for it at every request.
     """
     desk = Desk(rd, Wording(os.environ, secrets), writes=allow_write, session=session)
     inbox, makers = InboxTools(desk), set[str]()

@@ -1,4 +1,4 @@
-"""The tools for a session's inbox: how its work ended after the call was over, and what waits for an answer."""
+"""Defines the tools for a session's inbox: how its work ended after the call was over, and what waits for an answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NoticeId = Annotated[str, Field(min_length=3, max_length=300)]
 
 
 class InboxTools:
-    """Each method is a tool; its docstring is what a model reads of it."""
+    """Holds a method for each tool. A model reads the docstring of the method."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -42,14 +42,14 @@ class InboxTools:
     ) -> dict[str, Any]:
         """What this session was told since: how queued operations ended, with results, what comes back by itself and
         when, and what waits for an answer. Read it when you begin, and after anything was queued."""
-        session = self._desk.own_session()
-        found = await self._desk.rd.sessions.inbox(session, unread=not include_read, limit=limit + 1)
-        rows = [self._row(notice) for notice in found[:limit]]
-        more = {"more": "There are more: acknowledge these, or raise `limit`."} if len(found) > limit else {}
-        return {"session": session, "notices": rows, **more, "next": self._next(found)}
+        session = self._desk.require_session()
+        notices = await self._desk.rd.sessions.inbox(session, unread=not include_read, limit=limit + 1)
+        rows = [self._row(notice) for notice in notices[:limit]]
+        more = {"more": "There are more: acknowledge these, or raise `limit`."} if len(notices) > limit else {}
+        return {"session": session, "notices": rows, **more, "next": self._next(notices)}
 
     def _row(self, notice: Notice) -> dict[str, Any]:
-        """Says what any kind of notice has in common: kinds may be added without a change here."""
+        """Return the fields that every kind of notice has."""
         body = {
             "notice_id": notice.id,
             "kind": self._wording.line(notice.kind, 100),
@@ -67,11 +67,11 @@ class InboxTools:
     def _next(self, notices: list[Notice]) -> str:
         if not notices and (self._desk.session or "").startswith(ON_STDIO):
             return (
-                "Nothing is unread of what this process began, and nothing else is told here: a server that is started "
-                "with --session NAME has its inbox again after a restart. `operation` answers by id."
+                "Nothing is unread. This inbox has only notices of what this process began: a server started with "
+                "--session NAME has its inbox again after a restart. `operation` answers by id."
             )
         if not notices:
-            return "Nothing is unread. What is still queued is told here when it ends."
+            return "Nothing is unread. A notice comes when what is still queued ends."
         asks = next((notice for notice in notices if notice.status == "pending" and notice.job_id), None)
         first = f"`operation` {asks.job_id} says what {asks.kind} waits for. " if asks else ""
         how = "Use them, then `acknowledge` each." if self._desk.writes else ""
@@ -82,7 +82,7 @@ class InboxTools:
     ) -> dict[str, Any]:
         """Mark notices of this session's `inbox` as read, by their notice_id. Repeating it changes nothing. It answers
         no question: a job that waits for a person goes on waiting."""
-        session, read, unknown = self._desk.own_session(), [], []
+        session, read, unknown = self._desk.require_session(), [], []
         for id in dict.fromkeys(notice_ids):
             try:
                 read.append((await self._desk.rd.sessions.acknowledge(session, id)).id)

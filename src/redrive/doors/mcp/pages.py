@@ -1,4 +1,4 @@
-"""What is read without a tool: a job as a resource, and how to triage a morning's failures as a prompt."""
+"""Adds a resource that is one job, and a prompt that says how to triage a morning's failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from redrive.core.job import public
 from redrive.doors.mcp.answers import Desk, refusal
 from redrive.errors import JobNotFound, RedriveError
-from redrive.jobs.wait_for_job import read_result
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -47,10 +46,10 @@ def add_pages(server: MCPServer[Any], desk: Desk) -> None:
 
 
 async def _job(desk: Desk, id: str) -> str:
-    found = await desk.rd.jobs.get(id)
-    whole = await read_result(desk.rd.store, found)
-    body = public(found)
-    parts: dict[str, Any] = {"payload": body.pop("payload"), "result": msgspec.json.decode(whole) if whole else None}
+    job = await desk.rd.jobs.get(id)
+    result = await desk.rd.jobs.result_json(job)
+    body = public(job)
+    parts: dict[str, Any] = {"payload": body.pop("payload"), "result": msgspec.json.decode(result) if result else None}
     shown = {name: desk.wording.excerpt(part, LONGEST) for name, part in parts.items()}
     history = body.pop("history")
     shown["history"] = [desk.wording.excerpt(attempt, ATTEMPT) for attempt in history[-ATTEMPTS:]]

@@ -1,4 +1,4 @@
-"""A task's parameters as JSON Schema, from its signature: what a model must give."""
+"""Describes the parameters of a task as JSON Schema, from its signature."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _REFERENCES: Final = "#/$defs/{name}"
 
 
 def schema_of(signature: Signature) -> dict[str, Any]:
-    """An object with one property per parameter, closed unless the task takes any keyword."""
+    """Describe an object with a property for each parameter, closed unless the task takes any keyword."""
     parameters = signature.public(None).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     definitions: dict[str, Any] = {}
-    properties = {one.name: _property(one, definitions) for one in named}
+    properties = {parameter.name: _property(parameter, definitions) for parameter in named}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
-    required = [one.name for one in named if one.default is inspect.Parameter.empty]
+    required = [parameter.name for parameter in named if parameter.default is inspect.Parameter.empty]
     schema |= {"required": required} if required else {}
     schema |= {"$defs": definitions} if definitions else {}
     return schema | {"additionalProperties": len(named) != len(parameters)}
@@ -28,33 +28,33 @@ def schema_of(signature: Signature) -> dict[str, Any]:
 
 def _property(parameter: inspect.Parameter, definitions: dict[str, Any]) -> dict[str, Any]:
     kind = parameter.annotation
-    found = ANYTHING if kind is inspect.Parameter.empty else _described(kind, definitions)
-    default = _plain(parameter.default)
-    return {**found, **({"default": default} if default is not msgspec.UNSET else {})}
+    schema = ANYTHING if kind is inspect.Parameter.empty else _describe_type(kind, definitions)
+    default = _default_json(parameter.default)
+    return {**schema, **({"default": default} if default is not msgspec.UNSET else {})}
 
 
-def _described(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """What can be said of an annotation; anything goes where that is nothing, and the task judges."""
+def _describe_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Describe an annotation; an unknown one allows anything, because the task checks its input itself."""
     nested: dict[str, Any] = {}
 
-    def model(found: type) -> dict[str, Any]:
-        describe = getattr(found, "model_json_schema", None)
-        if found is Blob or not callable(describe):
+    def hook(model: type) -> dict[str, Any]:
+        describe = getattr(model, "model_json_schema", None)
+        if model is Blob or not callable(describe):
             raise NotImplementedError
         schema: dict[str, Any] = describe(ref_template="#/$defs/{model}")
         nested.update(schema.pop("$defs", {}))
         return schema
 
     try:
-        (schema,), components = msgspec.json.schema_components([kind], schema_hook=model, ref_template=_REFERENCES)
+        (schema,), components = msgspec.json.schema_components([kind], schema_hook=hook, ref_template=_REFERENCES)
     except (TypeError, NotImplementedError):
         return ANYTHING
     definitions.update(components | nested)
     return schema
 
 
-def _plain(default: Any) -> Any:
-    """A default as JSON, or nothing where JSON cannot say it."""
+def _default_json(default: Any) -> Any:
+    """Return a default as JSON, or UNSET if JSON cannot express it."""
     if default is inspect.Parameter.empty:
         return msgspec.UNSET
     try:

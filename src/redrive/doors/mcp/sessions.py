@@ -29,35 +29,35 @@ ON_STDIO: Final = "stdio-"
 OVER_HTTP: Final = "mcp-"
 _ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
-asking: Final[ContextVar[str]] = ContextVar("redrive_mcp_session")
+current_session: Final[ContextVar[str]] = ContextVar("redrive_mcp_session")
 """The session of the HTTP request that is being answered."""
-calling: Final[ContextVar[Caller]] = ContextVar("redrive_mcp_caller", default=ANYONE)
-"""Who asks. On standard input and output it is the person who started the process, who may do everything."""
+current_caller: Final[ContextVar[Caller]] = ContextVar("redrive_mcp_caller", default=ANYONE)
+"""The caller of the request. On standard input and output it is the person who started the process, who may do all."""
 _without_id: Final[ContextVar[str | None]] = ContextVar("redrive_mcp_token", default=None)
 """The token of that request, if its client sends no id."""
 
 
 def new_session() -> str:
-    """Makes the session of a process that was given no name for it."""
+    """Make a session for a process without --session."""
     return f"{ON_STDIO}{secrets.token_hex(8)}"
 
 
 def session_name(token: str, client_id: bytes = b"") -> str:
-    """Computes the session of a client. It tells neither the token nor the id."""
+    """Compute the session of a client, from which neither the token nor the id can be read."""
     return f"{OVER_HTTP}{hmac.new(token.encode(), client_id, hashlib.sha256).hexdigest()[:24]}"
 
 
 async def tell_programs_apart(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Names the session of a client without an id by its program, which the protocol of 2026 has with every request."""
+    """Name the session of a client without an id by its program, which the protocol of 2026 always sends."""
     token, client = _without_id.get(), ctx.session.client_params
     if token is not None and client is not None:
         program = client.client_info.name.encode(errors="backslashreplace")
-        asking.set(session_name(token, b" " + program))  # no id begins with a space
+        current_session.set(session_name(token, b" " + program))  # no id begins with a space
     return await call_next(ctx)
 
 
 class ClientSessions:
-    """Names the session and the caller of every request that the guard let in.
+    """Sets the session and the caller of every request that the guard let in.
 
     The protocol before 2026 has the server choose the id: an answer to a request without one offers a new one, which
     clients take up from the answer to `initialize`. Nothing is kept here, so there is nothing that a client could end
@@ -82,15 +82,15 @@ class ClientSessions:
             await _send_not_allowed(send)
             return
         token = (bearer_of(scope) or b"").decode("latin-1")
-        calling.set(caller_of(scope))
-        asking.set(session_name(token, *ids))
+        current_caller.set(caller_of(scope))
+        current_session.set(session_name(token, *ids))
         _without_id.set(None if ids else token)
         offers = not ids and not any(name == VERSION for name, _ in scope["headers"])
-        await self._app(scope, receive, _offering(send) if offers else send)
+        await self._app(scope, receive, _offer_session(send) if offers else send)
 
 
-def _offering(send: Send) -> Send:
-    """Adds a new session id to the answer."""
+def _offer_session(send: Send) -> Send:
+    """Make a `send` that adds a new session id to the answer."""
 
     async def offered(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] < 400:

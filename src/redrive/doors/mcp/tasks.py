@@ -1,4 +1,4 @@
-"""The extension `io.modelcontextprotocol/tasks`: a job that goes on is a durable task with the job's id.
+"""Implements the extension `io.modelcontextprotocol/tasks`: a job that goes on is a durable task with the job's id.
 
 Only clients that declare the extension with their request get tasks, and only where the answer is not there within a
 second; every other client, and every short call, is answered as before. Nothing of a task is kept beside its job, so
@@ -36,19 +36,19 @@ Context = ServerRequestContext[Any, Any]
 
 
 class TaskParams(RequestParams):
-    """Names a task."""
+    """Parameters that name a task."""
 
     task_id: str = Field(min_length=1, max_length=100)
 
 
 class UpdateParams(TaskParams):
-    """Answers to what a task asked."""
+    """Parameters with answers to what a task asked."""
 
     input_responses: dict[str, Any]
 
 
 def status_of(job: Job) -> Status:
-    """Maps a job's state to a task's. What ends by itself is working, also while the job is parked or dead."""
+    """Map a job's state to a task's. A job that comes back by itself is working, even while it is parked or dead."""
     if job.state is State.held:
         return "input_required" if job.because in FOR_A_PERSON else "working"
     if job.state is State.done or (job.state is State.dead and not comes_back(job)):
@@ -57,7 +57,7 @@ def status_of(job: Job) -> Status:
 
 
 def poll_after(job: Job, now: float) -> int:
-    """Suggests in how many milliseconds to look again: not before the job is due."""
+    """Suggest in how many milliseconds to look again: not before the job is due."""
     due = job.run_at - now if job.state is State.waiting else (job.comes_back_at or now) - now
     return int(1000 * min(MOST_POLL, max(LEAST_POLL, due)))
 
@@ -75,9 +75,9 @@ class DurableTasks(Extension):
     def methods(self) -> Sequence[MethodBinding]:
         modern = frozenset(MODERN_PROTOCOL_VERSIONS)
         return (
-            MethodBinding("tasks/get", TaskParams, self._answering(self._get), modern),
-            MethodBinding("tasks/update", UpdateParams, self._answering(self._update), modern),
-            MethodBinding("tasks/cancel", TaskParams, self._answering(self._cancel), modern),
+            MethodBinding("tasks/get", TaskParams, self._bind(self._get), modern),
+            MethodBinding("tasks/update", UpdateParams, self._bind(self._update), modern),
+            MethodBinding("tasks/cancel", TaskParams, self._bind(self._cancel), modern),
         )
 
     # -- a call that goes on becomes a task
@@ -96,44 +96,44 @@ class DurableTasks(Extension):
         return result if job is None else {"resultType": "task", **await self._task(job)}
 
     async def _unfinished(self, result: HandlerResult) -> Job | None:
-        """Finds the job behind an answer that is not its end; None where the answer stands as it is."""
+        """Find the job behind an answer that is not final; return None if the answer stands as it is."""
         if not isinstance(result, CallToolResult) or not (body := result.structured_content):
             return None
         comes_again = body.get("retry_at") is not None
         if (body.get("status") in ("ok", "failed") and not comes_again) or not (id := body.get("operation_id")):
             return None
         try:
-            (job,) = await self._desk.rd.store.get([id])
+            (job,) = await self._desk.rd.jobs.get_many([id])
         except (RedriveError, OSError, ValueError):
             return None  # the plain answer names the operation, and says that the store does not answer
         return job if self._is_own(job) and status_of(job) != "completed" else None
 
     # -- the methods
 
-    def _answering(
+    def _bind(
         self, method: Callable[[Job, Any], Awaitable[dict[str, Any]]]
     ) -> Callable[[Context, Any], Awaitable[dict[str, Any]]]:
-        """Asks for the client's declaration, finds the job, and tells what the app refuses as a protocol error."""
+        """Make a method of the protocol: it requires the client's declaration, and turns refusals into errors."""
 
         async def answered(ctx: Context, params: TaskParams) -> dict[str, Any]:
             require_client_extension(ctx, IDENTIFIER)
             try:
-                return await method(await self._own(params.task_id), params)
+                return await method(await self._get_own_job(params.task_id), params)
             except (RedriveError, OSError) as error:
                 raise MCPError(code=INTERNAL_ERROR, message=refusal(error, self._desk.wording)) from error
 
         return answered
 
-    async def _own(self, task_id: str) -> Job:
-        """Reads the job of a task of this session. One of another session is answered like one that is not there."""
-        found = await self._desk.rd.store.get([task_id])
-        if not found or not self._is_own(found[0]):
+    async def _get_own_job(self, task_id: str) -> Job:
+        """Read the job of a task of this session. A task of another session does not exist for it."""
+        jobs = await self._desk.rd.jobs.get_many([task_id])
+        if not jobs or not self._is_own(jobs[0]):
             raise MCPError(code=INVALID_PARAMS, message="Task not found: this session has no task with this id")
-        return found[0]
+        return jobs[0]
 
     def _is_own(self, job: Job) -> bool:
-        """Whether it is of this session. Processes on stdio that were given no name share theirs: a restart is another
-        session, and only its starter knows the id."""
+        """Tell whether a job is of this session. All unnamed sessions on stdio count as one, so that a client finds its
+        tasks again after a restart."""
         session, owner = self._desk.session, job.session_id
         return owner == session or all((name or "").startswith(ON_STDIO) for name in (owner, session))
 
@@ -142,13 +142,12 @@ class DurableTasks(Extension):
         if body["status"] == "input_required":
             body["inputRequests"] = {}  # only a person answers, in a terminal: statusMessage says how
         if body["status"] == "completed":
-            told = answer(await self._desk.told(await self._desk.rd.outcome(job.id)))
-            body["result"] = told.model_dump(by_alias=True, mode="json", exclude_none=True)
+            result = answer(await self._desk.describe(await self._desk.rd.outcome(job.id)))
+            body["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
         return body
 
     async def _update(self, job: Job, _: TaskParams) -> dict[str, Any]:
-        """Acknowledges. No task asks the client for anything, so there is no answer that counts: a client that speaks
-        for a model cannot approve what a person must."""
+        """Acknowledge an answer and ignore it: a client that speaks for a model cannot approve what a person must."""
         return {}
 
     async def _cancel(self, job: Job, _: TaskParams) -> dict[str, Any]:
@@ -164,22 +163,22 @@ class DurableTasks(Extension):
         return {
             "taskId": job.id,
             "status": status_of(job),
-            "statusMessage": await self._words(job),
+            "statusMessage": await self._describe(job),
             "createdAt": iso(job.created_at),
             "lastUpdatedAt": iso(job.updated_at),
             "ttlMs": None,
             "pollIntervalMs": poll_after(job, self._desk.rd.clock.now()),
         }
 
-    async def _words(self, job: Job) -> str:
-        """Says how it stands and what to do, in the words of the plain tools."""
-        told = await self._desk.told(await self._desk.rd.outcome(job.id))
-        said = next((told[name] for name in ("message", "retry_hint", "hint", "warning") if told.get(name)), "Done.")
-        return f"{said} {told.get('next', '')}".strip()
+    async def _describe(self, job: Job) -> str:
+        """Say how the job stands and what to do, as the plain tools do."""
+        body = await self._desk.describe(await self._desk.rd.outcome(job.id))
+        text = next((body[name] for name in ("message", "retry_hint", "hint", "warning") if body.get(name)), "Done.")
+        return f"{text} {body.get('next', '')}".strip()
 
 
 def _declares(ctx: Context) -> bool:
-    """Whether this request's client takes tasks. An older protocol cannot carry one."""
+    """Tell whether this request's client takes tasks, which older protocols cannot carry."""
     capabilities = ctx.session.client_capabilities
     declared = capabilities.extensions if capabilities else None
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and IDENTIFIER in (declared or {})

@@ -1,8 +1,8 @@
-"""The tools that read: how things stand, what failed, why, and what would help. None of them moves a job."""
+"""Defines the tools that read: how things stand, what failed, why, and what would help. None of them moves a job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from redrive.api.explain import why_rule
 from redrive.core.job import Attempt, Job, Json, State, iso
-from redrive.doors.mcp.answers import Desk, advice_from_outside, held_step, tool, without_words
+from redrive.doors.mcp.answers import Desk, held_step, outside_advice, replace_words, tool
 from redrive.doors.mcp.wording import without_none
 from redrive.engine.inputs import effective
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 QUEUES: Final = 20
 ROWS: Final = 20
 SESSIONS: Final = 1_000
-"""So many sessions are remembered, those that asked last."""
+"""How many sessions are remembered: those that asked last."""
 ATTEMPTS: Final = 8
-"""So many of a job's attempts are told: the latest."""
+"""How many of a job's attempts an explanation has: the latest."""
 EXCERPT: Final = 1_000
 """Characters of a payload in an explanation."""
 SHORT: Final = 160
@@ -44,18 +44,18 @@ Rows = Annotated[int, Field(ge=1, le=100, description="How many at most.")]
 
 
 class ReadingTools:
-    """Each method is a tool; its docstring is what a model reads of it."""
+    """Holds a method for each tool that reads. A model reads the docstring of the method."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._rd = desk.rd
         self._wording = desk.wording
         self._were_down: dict[str | None, frozenset[str]] = {}
-        """What each session was told to be down when it last asked."""
+        """The keys of the breakers that were down when each session last asked."""
 
     def tools(self) -> list[Tool]:
-        mine = (self.status, self.operation, self.failures, self.explain_failure, self.failure_groups, self.morning)
-        return [tool(self._desk, one, reads=True) for one in mine]
+        tools = (self.status, self.operation, self.failures, self.explain_failure, self.failure_groups, self.morning)
+        return [tool(self._desk, method, reads=True) for method in tools]
 
     # -- how things stand
 
@@ -71,13 +71,13 @@ class ReadingTools:
             "health": health.status,
             "needs_a_person": len(health.needs),
             "issues": [self._wording.line(issue) for issue in health.issues[:ROWS]],
-            **_left_out("issues", len(health.issues) - ROWS),
+            **_count_left_out("issues", len(health.issues) - ROWS),
             "down": [self._down(breaker) for breaker in down[:ROWS]],
-            **self._answering_again(frozenset(breaker.key for breaker in down)),
+            **self._list_recovered(frozenset(breaker.key for breaker in down)),
             "queues_that_need_eyes": [self._queue(queue) for queue in queues[:QUEUES]],
-            **_left_out("queues", len(queues) - QUEUES),
+            **_count_left_out("queues", len(queues) - QUEUES),
             "retry_queue": {name: operations[name] for name in ("queued", "by_reason", "next_retry_at")},
-            "recent_operations": [self._recent(one) for one in operations["recent"][:ROWS]],
+            "recent_operations": [self._recent(row) for row in operations["recent"][:ROWS]],
             "tools_can_write": self._desk.writes,
             **without_none({"session": session, "unread_notices": unread if session is not None else None}),
             "next": _begin(unread, needs=bool(health.needs)),
@@ -86,8 +86,8 @@ class ReadingTools:
     def _down(self, breaker: Breaker) -> dict[str, Any]:
         return {"what": self._wording.line(breaker.key), "cause": breaker.cause, "since": iso(breaker.since)}
 
-    def _answering_again(self, down: frozenset[str]) -> dict[str, list[str]]:
-        """Name what this session was told to be down, and is not any more."""
+    def _list_recovered(self, down: frozenset[str]) -> dict[str, list[str]]:
+        """List what was down when this session last asked and has answered since."""
         session = self._desk.session
         back = sorted(self._were_down.pop(session, frozenset()) - down)
         self._were_down[session] = down
@@ -99,17 +99,18 @@ class ReadingTools:
         counts = {name: getattr(queue, name) for name in ("due", "retrying", "running", "held", "parked", "dead")}
         return {"queue": self._wording.line(queue.name), "paused": queue.paused, **counts, **_pace(queue)}
 
-    def _recent(self, one: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: one.get(name) for name in ("operation_id", "status", "retry_at", "max_retries")}
-        kind = self._wording.maybe(one.get("error_kind"), 100)
-        return without_none(kept | {"error_kind": kind, "task": self._wording.line(one["task"])})
+    def _recent(self, row: dict[str, Any]) -> dict[str, Any]:
+        facts = {name: row.get(name) for name in ("operation_id", "status", "retry_at", "max_retries")}
+        kind = self._wording.optional_line(row.get("error_kind"), 100)
+        return without_none(facts | {"error_kind": kind, "task": self._wording.line(row["task"])})
 
     async def operation(
         self,
         operation_id: Id,
         offset: Annotated[int, Field(ge=0, description="Read a long result on from this character.")] = 0,
         wait_seconds: Annotated[
-            float, Field(ge=0, le=WAIT, description="Wait so long for its end instead of asking again and again.")
+            float,
+            Field(ge=0, le=WAIT, description="Wait so long for its end instead of asking again and again."),
         ] = 0,
     ) -> dict[str, Any]:
         """How one operation (a job) stands: done with its result, queued, still running, failed, or waiting for a
@@ -118,18 +119,15 @@ class ReadingTools:
         if wait_seconds and not job.ended:
             await self._wait(job, wait_seconds)
         outcome = await self._rd.outcome(job.id)
-        if offset and outcome.status == "ok":
-            return {
-                "operation_id": job.id,
-                "status": "ok",
-                **await self._desk.result(await self._rd.jobs.get(job.id), offset),
-            }
-        if offset:
+        if not offset:
+            return await self._desk.describe(outcome)
+        if outcome.status != "ok":
             raise InvalidInput(field="offset", problem=f"there is no result yet to read from {offset} on")
-        return await self._desk.told(outcome)
+        rest = await self._desk.result(await self._rd.jobs.get(job.id), offset)
+        return {"operation_id": job.id, "status": "ok", **rest}
 
     async def _wait(self, job: Job, seconds: float) -> None:
-        """Until it ends or the time is up; how it ended is told by whoever asked."""
+        """Wait until the job ends or the time is up. The caller reads how it ended."""
         try:
             await JobHandle[Any](self._rd.jobs, job).result(timeout=seconds)
         except (TimeoutError, JobDead, JobDiscarded):
@@ -154,10 +152,10 @@ class ReadingTools:
     ) -> dict[str, Any]:
         """Dead letters, the latest first, one short row each: jobs that failed and are not retried by themselves.
         Every filter that is given must match."""
-        said = {"queue": queue, "task": task, "agent": agent, "session_id": session_id, "lane": lane}
-        said |= {"because": because, "detail": detail, "error_class": error_class, "error_kind": error_kind}
+        filters = {"queue": queue, "task": task, "agent": agent, "session_id": session_id, "lane": lane}
+        filters |= {"because": because, "detail": detail, "error_class": error_class, "error_kind": error_kind}
         fingerprint = (await self._rd.groups.find(group, field="group")).fingerprint if group else None
-        page = await self._rd.dead.list(limit=limit, cursor=cursor, fingerprint=fingerprint, **said)
+        page = await self._rd.dead.list(limit=limit, cursor=cursor, fingerprint=fingerprint, **filters)
         rows = [self._row(job) for job in page.jobs]
         more = {"next_cursor": page.cursor} if page.cursor else {}
         step = f"`explain_failure` {rows[0]['id']} says why." if rows else "No dead letters match: nothing to do here."
@@ -176,7 +174,7 @@ class ReadingTools:
                 "lane": job.lane,
                 "attempts": job.attempts,
                 "group": job.fingerprint,
-                "untrusted_error": self._wording.maybe(job.error, SHORT),
+                "untrusted_error": self._wording.optional_line(job.error, SHORT),
             }
         )
 
@@ -195,20 +193,20 @@ class ReadingTools:
         body |= {"tried": [self._tried(attempt) for attempt in job.history[-ATTEMPTS:]]}
         body |= self._advice(job) | await self._effects(job) | await self._group(job)
         body["untrusted_payload"] = self._wording.excerpt(self._input(job), EXCERPT)
-        body["untrusted_error"] = self._wording.quoted(job.error or "no error was recorded")
+        body["untrusted_error"] = self._wording.quote(job.error or "no error was recorded")
         return body | {"resource": f"redrive://jobs/{job.id}", "next": self._after(job, body)}
 
     def _input(self, job: Job) -> Json:
-        """What the next run would be given: the payload, edited and changed as it was since."""
+        """Return the input of the next run: the payload with its edits and changes."""
         return effective(job, self._rd.registry.handlers.get(job.task), self._rd.registry).payload
 
     def _decision(self, job: Job) -> str | None:
-        """Our own words for why it is not retried, without those of the error."""
+        """Return why the job is not retried, in words of redrive without those of the error."""
         last = job.history[-1] if job.history else None
         if last is None or last.decision is None:
             return None
         message = last.failure.message if last.failure else None
-        return self._wording.line(without_words(last.decision, (job.error, "its error"), (message, "its error")))
+        return self._wording.line(replace_words(last.decision, (job.error, "its error"), (message, "its error")))
 
     def _cause(self, job: Job) -> dict[str, Any] | None:
         cause = next((attempt.cause for attempt in reversed(job.history) if attempt.cause), None)
@@ -228,7 +226,7 @@ class ReadingTools:
                 "ended_at": iso(attempt.ended_at),
                 "cause": attempt.cause.detail if attempt.cause else None,
                 "changed": changed or None,
-                "model": self._wording.maybe(attempt.model),
+                "model": self._wording.optional_line(attempt.model),
                 "next_strategy": attempt.strategy,
                 "effects_seen": self._effects_seen(attempt),
                 "untrusted_error": self._wording.line(failure.summary, SHORT) if failure else None,
@@ -236,26 +234,26 @@ class ReadingTools:
         )
 
     def _effects_seen(self, attempt: Attempt) -> dict[str, str] | None:
-        """What the task's verifiers saw of each effect, where they looked."""
+        """Return the verdicts of the task's verifiers on each effect."""
         when = f" {attempt.looked} it ran" if attempt.looked else ""
         found = {self._wording.line(name): f"{seen}{when}" for name, seen in (attempt.effects or {}).items()}
         return found or None
 
     def _advice(self, job: Job) -> dict[str, Any]:
-        """Ours is a recommendation; a task's or an imported record's is a text from outside."""
-        outside = advice_from_outside(job)
+        """Return the recommendation of redrive, or that of a task or an imported record as a text from outside."""
+        outside = outside_advice(job)
         if outside:
-            return {"untrusted_advice": self._wording.quoted(outside)}
+            return {"untrusted_advice": self._wording.quote(outside)}
         return {"recommendation": self._wording.line(job.recommendation or "Look at it.", 600)}
 
     async def _effects(self, job: Job) -> dict[str, Any]:
-        """What it did outside: whoever repeats it should know."""
-        found = await self._rd.jobs.effects(job.id)
-        rows = [{"effect": self._wording.line(one.name), "status": one.status} for one in found[:ROWS]]
-        return {"effects": rows, **_left_out("effects", len(found) - ROWS)} if rows else {}
+        """List the effects of the job, which a repetition must take into account."""
+        effects = await self._rd.jobs.effects(job.id)
+        rows = [{"effect": self._wording.line(effect.name), "status": effect.status} for effect in effects[:ROWS]]
+        return {"effects": rows, **_count_left_out("effects", len(effects) - ROWS)} if rows else {}
 
     async def _group(self, job: Job) -> dict[str, Any]:
-        """Whether it stands alone, and what has helped against its like."""
+        """Describe the job's error group, and what has helped against it."""
         view = await self._rd.groups.as_judged(job.fingerprint) if job.fingerprint else None
         if view is None:
             return {}
@@ -264,7 +262,7 @@ class ReadingTools:
         return {"alike": without_none({"group": view.fingerprint, "dead_now": view.dead, "what_helped": helps})}
 
     def _after(self, job: Job, body: dict[str, Any]) -> str:
-        open_effects = any(one["status"] in ("intended", "unknown") for one in body.get("effects", ()))
+        open_effects = any(effect["status"] in ("intended", "unknown") for effect in body.get("effects", ()))
         if open_effects or job.may_have_landed:
             return "An effect may have landed. Have a person look outside before it is tried again."
         how = (
@@ -294,14 +292,15 @@ class ReadingTools:
         return {"groups": rows, **more, "next": step}
 
     async def _not_ours(self, views: Sequence[GroupView]) -> dict[str, str]:
-        """By group, the words in what is suggested that a task or an imported record chose."""
-        letters = {view.letter.id: view for view in views if view.letter is not None}
-        found = {}
-        for job in await self._rd.store.get([*letters]):
-            view, words = letters[job.id], " ".join((advice_from_outside(job) or "").split())
-            if words and words in view.suggestion.text:
-                found[view.fingerprint] = words
-        return found
+        """Return, by group, the words of its suggestion that a task or an imported record chose."""
+        latest = {view.letter.id: view for view in views if view.letter is not None}
+        advice = {id: " ".join(text.split()) for id, text in (await self._read_advice(latest)).items()}
+        return {latest[id].fingerprint: text for id, text in advice.items() if text in latest[id].suggestion.text}
+
+    async def _read_advice(self, ids: Iterable[str]) -> dict[str, str]:
+        """Read the recommendations that a task or an imported record gave, by job."""
+        jobs = await self._rd.jobs.get_many([*ids])
+        return {job.id: advice for job in jobs if (advice := outside_advice(job))}
 
     def _group_row(self, view: GroupView, *, ours: bool) -> dict[str, Any]:
         seen, line = view.group, self._wording.line
@@ -318,7 +317,7 @@ class ReadingTools:
                 "last_at": iso(seen.last_at),
                 "suggestion" if ours else "untrusted_advice": line(view.suggestion.text),
                 "latest": seen.sample,
-                "untrusted_error": self._wording.maybe(seen.error or seen.error_class, SHORT),
+                "untrusted_error": self._wording.optional_line(seen.error or seen.error_class, SHORT),
             }
         )
 
@@ -334,17 +333,12 @@ class ReadingTools:
         body |= {"done": page.done, "failed": page.failed, "delayed": page.delayed}
         body |= without_none({"retrying": page.retrying})
         shown = page.needs[:ROWS]
-        outside = await self._advised_from_outside(shown)
+        outside = await self._read_advice(need.job_id for need in shown if need.job_id)
         body["needs"] = [self._need(need, ours=need.job_id not in outside) for need in shown]
         body["changes"] = [self._wording.line(in_words(delta)) for delta in page.changes[:ROWS]]
-        body |= _left_out("needs", len(page.needs) - ROWS) | _left_out("changes", len(page.changes) - ROWS)
-        begin = f"Begin with the first: {_look(page.needs[0])}" if page.needs else "Nothing needs a person."
+        body |= _count_left_out("needs", len(page.needs) - ROWS) | _count_left_out("changes", len(page.changes) - ROWS)
+        begin = f"Begin with the first: {_name_tool(page.needs[0])}" if page.needs else "Nothing needs a person."
         return body | {"next": begin}
-
-    async def _advised_from_outside(self, needs: Sequence[Need]) -> set[str]:
-        """Jobs whose recommendation is not ours."""
-        jobs = await self._rd.store.get([need.job_id for need in needs if need.job_id])
-        return {job.id for job in jobs if advice_from_outside(job)}
 
     def _need(self, need: Need, *, ours: bool) -> dict[str, Any]:
         line = self._wording.line
@@ -360,38 +354,38 @@ class ReadingTools:
                 "untrusted_error": line(need.what, SHORT) or None,
                 "sentence": line(need.sentence, EXCERPT),
                 "advice" if ours else "untrusted_advice": line(need.action),
-                "look": _look(need),
+                "look": _name_tool(need),
             }
         )
 
 
 def _begin(unread: int, *, needs: bool) -> str:
-    """What to look at after the status: first what this session was told."""
+    """Return what to look at after the status: first the notices of this session."""
     told = f"`inbox` has {unread} unread notice{'s' if unread > 1 else ''} for you. " if unread else ""
     more = "`morning` says what needs a person; `failures` lists dead letters." if needs else "Nothing needs a person."
     return f"{told}{more}"
 
 
 def _pace(queue: QueueView) -> dict[str, float]:
-    """How long the last successes waited and took, and the day's share of failed attempts, where known."""
+    """Return how long the last successes waited and took, and the day's share of failed attempts, where known."""
     spans = {"wait_seconds": queue.waited, "run_seconds": queue.took}
-    found: dict[str, float | None] = {
-        f"{name}_{part}": round(getattr(one, part), 3)
-        for name, one in spans.items()
-        if one is not None
+    pace: dict[str, float | None] = {
+        f"{name}_{part}": round(getattr(span, part), 3)
+        for name, span in spans.items()
+        if span is not None
         for part in ("p50", "p95")
     }
     rate = queue.failure_rate
-    return without_none(found | {"failure_rate": None if rate is None else round(rate, 3)})
+    return without_none(pace | {"failure_rate": None if rate is None else round(rate, 3)})
 
 
-def _left_out(what: str, number: int) -> dict[str, int]:
-    """A list that was cut says how much it lacks."""
+def _count_left_out(what: str, number: int) -> dict[str, int]:
+    """Return how many items a list lacks, as a field of the answer."""
     return {f"{what}_not_shown": number} if number > 0 else {}
 
 
-def _look(need: Need) -> str:
-    """Which tool shows more of it."""
+def _name_tool(need: Need) -> str:
+    """Return which tool or command shows more of a need."""
     if need.kind in (*FOR_A_PERSON, "unattended", "process_gone", "stalled", "loop_blocked") and need.job_id:
         return f"`operation` {need.job_id}"
     if need.kind == "outcome_unknown":  # of an effect without a job

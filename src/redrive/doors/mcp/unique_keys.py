@@ -21,51 +21,46 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST: Final = 16 * 1024 * 1024
-"""Bytes of a request over HTTP that are kept to be looked at; the SDK judges what is larger."""
+"""Bytes of a request over HTTP that are checked; the SDK refuses a larger one."""
 
 
-def refusal(text: str | bytes) -> mcp_types.JSONRPCError | None:
-    """The answer to a message that has a key twice, or None for any other."""
+def find_refusal(text: str | bytes) -> mcp_types.JSONRPCError | None:
+    """Return the answer to a message that has a key twice; None for any other."""
     try:
         refuse_repeated_keys(text)
     except RepeatedKey as error:
-        said = mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=f"{error}. Nothing was changed.")
-        return mcp_types.JSONRPCError(jsonrpc="2.0", id=_id_of(text), error=said)
+        data = mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=f"{error}. Nothing was changed.")
+        return mcp_types.JSONRPCError(jsonrpc="2.0", id=_read_id(text), error=data)
     return None
 
 
-def _id_of(text: str | bytes) -> str | int | None:
-    found = json.loads(text)
-    asked = found.get("id") if isinstance(found, dict) else None
-    return asked if isinstance(asked, str | int) else None
+def _read_id(text: str | bytes) -> str | int | None:
+    message = json.loads(text)
+    id = message.get("id") if isinstance(message, dict) else None
+    return id if isinstance(id, str | int) else None
 
 
 # ---- standard input
 
 
 async def run_on_stdio(server: MCPServer[Any]) -> None:
-    """Serve on standard input and output, as the SDK does, with a look at each line before it is read."""
-    lines = CheckedLines(_claimed_input())
+    """Serve on standard input and output as the SDK does, and check each line before the SDK reads it.
+
+    The SDK has no public way to run a server on streams that it has not made.
+    """
+    lines = CheckedLines(_claim_input())
     async with stdio_server(stdin=lines) as (received, answers):  # type: ignore[arg-type]
 
         async def refuse(error: mcp_types.JSONRPCError) -> None:
             await answers.send(SessionMessage(error))
 
         lines.refuse = refuse
-        lowlevel = _lowlevel(server)
+        lowlevel = server._lowlevel_server  # noqa: SLF001
         await lowlevel.run(received, answers, lowlevel.create_initialization_options())
 
 
-_LOWLEVEL: Final = "_lowlevel_server"
-
-
-def _lowlevel(server: MCPServer[Any]) -> Any:
-    """Give the server's protocol side. The SDK has no public way to run a server on streams that are not its own."""
-    return getattr(server, _LOWLEVEL)
-
-
 class CheckedLines:
-    """The lines of the client, without those that are refused."""
+    """Iterates over the client's lines without those that are refused."""
 
     def __init__(self, file: anyio.AsyncFile[str]) -> None:
         self._file = file
@@ -73,15 +68,15 @@ class CheckedLines:
 
     async def __aiter__(self) -> AsyncIterator[str]:
         async for line in self._file:
-            error = refusal(line)
+            error = find_refusal(line)
             if error is None:
                 yield line
             else:
                 await self.refuse(error)
 
 
-def _claimed_input() -> anyio.AsyncFile[str]:
-    """Standard input for us alone: what tasks and their children read there is empty."""
+def _claim_input() -> anyio.AsyncFile[str]:
+    """Open standard input for the server alone: tasks and their children read an empty one."""
     ours = os.dup(sys.stdin.fileno())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())
@@ -94,7 +89,7 @@ def _claimed_input() -> anyio.AsyncFile[str]:
 
 
 class UniqueKeys:
-    """Looks at the body of each request before the SDK reads it."""
+    """Checks the body of each request before the SDK reads it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -104,9 +99,9 @@ class UniqueKeys:
             await self._app(scope, receive, send)
             return
         messages, body = await _read(receive)
-        error = refusal(body) if len(body) <= LARGEST else None
+        error = find_refusal(body) if len(body) <= LARGEST else None
         if error is None:
-            await self._app(scope, _again(messages, receive), send)
+            await self._app(scope, _replay(messages, receive), send)
             return
         answer = error.model_dump_json(exclude_unset=True).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
@@ -115,7 +110,7 @@ class UniqueKeys:
 
 
 async def _read(receive: Receive) -> tuple[list[Message], bytes]:
-    """The messages that bring the body, and the body as far as it is looked at."""
+    """Read the messages that bring the body; return them and the body as far as it is checked."""
     messages, body = [await receive()], b""
     body = messages[0].get("body", b"")
     while messages[-1].get("more_body") and len(body) <= LARGEST:
@@ -124,8 +119,8 @@ async def _read(receive: Receive) -> tuple[list[Message], bytes]:
     return messages, body
 
 
-def _again(messages: list[Message], receive: Receive) -> Receive:
-    """Gives out what was read already, then what comes."""
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    """Make a `receive` that gives the messages that were read already, then new ones."""
     left = iter(messages)
 
     async def received() -> Message:

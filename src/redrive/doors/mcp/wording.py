@@ -1,7 +1,7 @@
-"""What a model may read: short, without secrets, and with everything that comes from outside named as such.
+"""Prepares texts for models: short, without secrets, and with everything that comes from outside named as such.
 
-An error message or a payload is written by whoever made the job or made it fail, so it may carry orders for the model.
-Such text stands only in fields whose names begin with `untrusted`, never inside a sentence of ours.
+An error message or a payload comes from outside, so it may contain orders for the model. Such text stands only in
+fields whose names begin with `untrusted`, never inside a sentence of redrive.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ class Wording:
         found = {*long, *map(_in_json, long)}
         self._secrets = sorted(found, key=len, reverse=True)  # a longer one first: it may hold a shorter one
 
-    def masked(self, text: str) -> str:
-        """Without what looks like a secret, and without what is one here."""
+    def mask(self, text: str) -> str:
+        """Replace what looks like a secret, and the secrets of this process's environment."""
         for secret in self._secrets:
-            text = _without_half(text.replace(secret, MASK), secret)
+            text = _mask_cut_secret(text.replace(secret, MASK), secret)
         return MASK.join(redact_text(part) for part in text.split(MASK))  # what is masked is not looked at again
 
-    def line(self, said: object, longest: int = LINE) -> str:
-        """Some text on one line; cut after its secrets are gone, never through one."""
-        text = " ".join(without_hidden(self.masked(str(said))).split())
+    def line(self, value: object, longest: int = LINE) -> str:
+        """Put a text on one line, and cut it after its secrets are masked, so that none is cut in two."""
+        text = " ".join(without_hidden(self.mask(str(value))).split())
         return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
 
-    def maybe(self, said: object | None, longest: int = LINE) -> str | None:
-        return self.line(said, longest) if said is not None else None
+    def optional_line(self, value: object | None, longest: int = LINE) -> str | None:
+        return self.line(value, longest) if value is not None else None
 
-    def quoted(self, said: str) -> str:
-        """A failure's text between lines that say what it is."""
-        return safe_quote(self.masked(said))
+    def quote(self, text: str) -> str:
+        """Put a failure's text between lines that say what it is."""
+        return safe_quote(self.mask(text))
 
-    def value(self, found: Json) -> Json:
-        """A JSON value: fields named like secrets and texts that look like one are masked."""
-        return self._without_known(redact(found))
+    def mask_value(self, value: Json) -> Json:
+        """Mask fields that are named like secrets, and texts that look like one."""
+        return self._mask_known(redact(value))
 
-    def _without_known(self, found: Json) -> Json:
-        if isinstance(found, str):
-            return self.masked(found)
-        if isinstance(found, dict):
-            return _by_name((self.masked(name), self._without_known(item)) for name, item in found.items())
-        return [self._without_known(item) for item in found] if isinstance(found, list) else found
+    def _mask_known(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self.mask(value)
+        if isinstance(value, dict):
+            return _make_dict((self.mask(name), self._mask_known(item)) for name, item in value.items())
+        return [self._mask_known(item) for item in value] if isinstance(value, list) else value
 
-    def cut_value(self, text: str) -> str:
-        """JSON that was cut and cannot be read any more: its pairs are looked at one by one."""
+    def mask_cut_json(self, text: str) -> str:
+        """Mask JSON that was cut and cannot be parsed any more, pair by pair."""
 
-        def judged(pair: re.Match[str]) -> str:
+        def mask_pair(pair: re.Match[str]) -> str:
             shown = redact({pair["name"]: pair["value"]})[pair["name"]]
             return f'"{pair["name"]}"{pair["colon"]}"{shown}'
 
-        return self.masked(_PAIR.sub(judged, text))
+        return self.mask(_PAIR.sub(mask_pair, text))
 
-    def excerpt(self, found: Json, longest: int) -> Json:
-        """The value where it is short enough, else the beginning of its text."""
-        shown = self.value(found)
+    def excerpt(self, value: Json, longest: int) -> Json:
+        """Return the masked value if it is short enough, else the beginning of its text."""
+        shown = self.mask_value(value)
         text = as_text(shown)
         if len(text) <= longest:
             return shown
@@ -81,12 +81,12 @@ class Wording:
 
 
 def _in_json(secret: str) -> str:
-    """As a text that is JSON spells it."""
+    """Return a secret as JSON texts spell it."""
     return msgspec.json.encode(secret).decode()[1:-1]
 
 
-def _without_half(text: str, secret: str) -> str:
-    """Results and errors may be cut before they get here: where a text ends in a part of the secret, that is masked."""
+def _mask_cut_secret(text: str, secret: str) -> str:
+    """Mask a part of the secret at the end of a text, because results and errors may have been cut."""
     beginning = secret[:LEAST]
     at = text.find(beginning, max(0, len(text) - len(secret)))
     while at >= 0:
@@ -96,8 +96,8 @@ def _without_half(text: str, secret: str) -> str:
     return text
 
 
-def _by_name(fields: Iterable[tuple[str, Json]]) -> dict[str, Json]:
-    """All of them, also where masks have made two names the same."""
+def _make_dict(fields: Iterable[tuple[str, Json]]) -> dict[str, Json]:
+    """Make a dict of all fields, even if masks have made two names the same."""
     kept: dict[str, Json] = {}
     for name, item in fields:
         kept[name if name not in kept else f"{name} {len(kept) + 1}"] = item
@@ -109,5 +109,5 @@ def as_text(value: Json) -> str:
 
 
 def without_none(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known. A model does not need to read what is not."""
+    """Leave out unknown values, which a model need not read."""
     return {name: value for name, value in body.items() if value is not None}

@@ -1,7 +1,7 @@
-"""The tools that write, for `--allow-write`: call, submit, retry, triage of one job, and every task under its name.
+"""Defines the tools that write: call, submit, retry, triage of one job, and every task under its name.
 
-Nothing here grants consent, approves, discards, purges or touches more than one job. Whose session it is, a person says
-when the server is started: a model cannot borrow what another session was allowed.
+No tool grants consent, approves, discards, purges or touches more than one job. The session is set when the server is
+started, so that a model cannot use the consents of another session.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Annotated, Any, Final
 
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from mcp_types import CallToolResult
 from pydantic import Field
 
 from redrive.core.job import Lane, State
 from redrive.deadletters.comebacks import hands_off
 from redrive.deadletters.verbs import NOTE_LIMIT, TABLE, Reading, Verb
-from redrive.doors.mcp.answers import AsGiven, Desk, answering, as_task, described, hints_for, tool
+from redrive.doors.mcp.answers import AsGiven, Desk, as_task, describe_function, make_hints, refuse_errors, tool
 from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
 from redrive.engine.registry import Handler
 from redrive.errors import InvalidInput, JobNotReady
 
 WAIT: Final = 30.0
-"""Seconds that a call waits for its end. It goes on after that; clients give up on a tool after a minute or so."""
+"""Seconds that a call waits for its end; then it goes on. Clients give up on a tool after about a minute."""
 MOMENT: Final = 1.0
 """Seconds that a call of a client with durable tasks waits: after that the client follows the task."""
 LONGEST: Final = 600
 MOST: Final = 100
-"""So many tasks have a tool of their own; `call` reaches all."""
-OURS: Final = "redrive."
-"""Built-in tasks begin so. They are not for models: a delivery could carry a secret of ours anywhere."""
+"""How many tasks have a tool; `call` reaches all."""
+BUILT_IN: Final = "redrive."
+"""The beginning of the names of built-in tasks. Models may not call these: a delivery could send a secret anywhere."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 LONGEST_NAME: Final = 64
-"""What model providers take as the name of a tool."""
+"""Characters of a tool's name that model providers accept."""
 
+Method = Callable[..., Awaitable[dict[str, Any]]]
 Params = Annotated[dict[str, Any], Field(description="The task's parameters, by name.")]
 Wait = Annotated[
     float, Field(gt=0, le=LONGEST, description="Wait so many seconds for the end; after that it goes on by itself.")
@@ -54,12 +54,12 @@ WORDS: Final[dict[Reading, Any]] = {
     "text": Annotated[str, Field(min_length=1, max_length=NOTE_LIMIT)],
     "lane": Lane,
 }
-"""How a model says the words of a verb; what is not here is not for models."""
+"""The types of the words of a verb that models may give."""
 AGAIN: Final = "It is in the queue again, not done: a worker must take it, and it can fail again."
 
 
 class WritingTools:
-    """Each method is a tool; its docstring is what a model reads of it."""
+    """Holds a method for each tool that writes. A model reads the docstring of the method."""
 
     def __init__(self, desk: Desk, *, knows_tasks: bool) -> None:
         self._desk = desk
@@ -68,17 +68,16 @@ class WritingTools:
 
     def tools(self) -> list[Tool]:
         triage = [self._triage(verb) for verb in TABLE if verb.tool]
-        once = [tool(self._desk, one) for one in (self.retry, *triage)]
-        if not self._knows_tasks:
-            return once
-        return [*(tool(self._desk, one) for one in (self.call, self.submit)), *once]
+        calls: list[Method] = [self.call, self.submit] if self._knows_tasks else []
+        methods = [*calls, self.retry, *triage]
+        return [tool(self._desk, method) for method in methods]
 
     def makers(self, task_tools: list[Tool]) -> set[str]:
-        """Names the tools whose answer is an operation that may go on."""
-        return {"call", "submit", "retry", *(one.name for one in task_tools)}
+        """Name the tools whose answer is an operation that may go on."""
+        return {"call", "submit", "retry", *(tool.name for tool in task_tools)}
 
     def task_tools(self, taken: set[str]) -> list[Tool]:
-        """Every task under its own name, with its real parameters."""
+        """Make a tool of every task, with its parameters."""
         if not self._knows_tasks:
             return []
         made, names = [], set(taken)
@@ -89,18 +88,19 @@ class WritingTools:
         return made
 
     def _tasks(self) -> dict[str, Handler]:
-        return {name: found for name, found in self._rd.registry.handlers.items() if not name.startswith(OURS)}
+        handlers = self._rd.registry.handlers
+        return {name: handler for name, handler in handlers.items() if not name.startswith(BUILT_IN)}
 
-    def _known(self, task: str) -> str:
-        """A task's name, as code knows it: work for nobody is not taken in from a model."""
+    def _check_task(self, task: str) -> str:
+        """Return a task's name, or refuse a name that no code has: no worker would run such a job."""
         if task in self._tasks():
             return task
         known = ", ".join(sorted(self._tasks())[:50]) or "none"
         raise InvalidInput(field="task", problem=f"{task!r} is not a task here; there are {known}")
 
     def _options(self, key: str | None = None) -> dict[str, Any]:
-        said = {"session_id": self._desk.session, "idempotency_key": key}
-        return {name: value for name, value in said.items() if value is not None}
+        options = {"session_id": self._desk.session, "idempotency_key": key}
+        return {name: value for name, value in options.items() if value is not None}
 
     async def call(
         self, task: str, params: Params, timeout_seconds: Wait = WAIT, idempotency_key: Key = None
@@ -109,28 +109,30 @@ class WritingTools:
         failed and will be tried again, which can fail, too. `timeout` goes on: ask `operation`. `needs_consent` waits
         for a person."""
         outcome = await self._rd.call(
-            self._known(task), params, timeout=_within(timeout_seconds), **self._options(idempotency_key)
+            self._check_task(task), params, timeout=_limit_wait(timeout_seconds), **self._options(idempotency_key)
         )
-        return await self._desk.told(outcome)
+        return await self._desk.describe(outcome)
 
     async def submit(self, task: str, params: Params, idempotency_key: Key = None) -> dict[str, Any]:
         """Have a worker run a task later, in one attempt. Answers at once with an operation id; queued is NOT done."""
-        return await self._desk.told(await self._rd.submit(self._known(task), params, **self._options(idempotency_key)))
+        return await self._desk.describe(
+            await self._rd.submit(self._check_task(task), params, **self._options(idempotency_key))
+        )
 
     async def retry(self, operation_id: Id, timeout_seconds: Wait = WAIT) -> dict[str, Any]:
         """Try an operation once more by its id alone, with what it was given the first time. What is done stays done,
         and effects that landed are not repeated."""
         await self._check_for_machines(operation_id)
-        outcome = await self._rd.retry(operation_id, timeout=_within(timeout_seconds), who=self._desk.who)
-        return await self._desk.told(outcome)
+        outcome = await self._rd.retry(operation_id, timeout=_limit_wait(timeout_seconds), who=self._desk.who)
+        return await self._desk.describe(outcome)
 
     def _triage(self, verb: Verb) -> Callable[..., Awaitable[dict[str, Any]]]:
-        """A verb of triage on ONE job, as the table tells it."""
+        """Make the method of a verb of triage on one job, from the table of verbs."""
 
-        async def act(failure_id: str, **said: Any) -> dict[str, Any]:
+        async def act(failure_id: str, **words: Any) -> dict[str, Any]:
             if verb.brings_back:
                 await self._check_for_machines(failure_id)
-            job = await self._rd.dead.do(verb.name, failure_id, who=self._desk.who, **said)
+            job = await self._rd.dead.do(verb.name, failure_id, who=self._desk.who, **words)
             status = "queued" if verb.brings_back else str(job.state)
             hint = AGAIN if verb.brings_back else verb.told
             return {"operation_id": job.id, "status": status, "hint": hint, "next": f"Ask `operation` {job.id}."}
@@ -146,7 +148,7 @@ class WritingTools:
         return act
 
     async def _check_for_machines(self, id: str) -> None:
-        """A dead letter that only a person may bring back is refused."""
+        """Refuse a dead letter that only a person may bring back."""
         job = await self._rd.jobs.get(id)
         why = hands_off(job, await self._rd.jobs.effects(job.id)) if job.state is State.dead else None
         if why is not None:
@@ -154,47 +156,42 @@ class WritingTools:
             raise JobNotReady(f"job {job.short_id} is not for tools to bring back: {why}. {looks}.", job_id=job.id)
 
     def _task_tool(self, handler: Handler, name: str) -> Tool:
-        """Its arguments are judged by the task's own signature, as those of any other caller."""
+        """Make the tool of a task, whose signature checks the arguments as it does for every caller."""
 
         async def run(params: Mapping[str, Any]) -> dict[str, Any]:
-            outcome = await self._rd.call(handler.name, params, timeout=_within(WAIT), **self._options())
-            return await self._desk.told(outcome)
-
-        answered = answering(self._desk, run)
-
-        async def as_given(params: Mapping[str, Any]) -> CallToolResult:
-            return await answered(params)
+            outcome = await self._rd.call(handler.name, params, timeout=_limit_wait(WAIT), **self._options())
+            return await self._desk.describe(outcome)
 
         return Tool(
-            fn=as_given,
+            fn=refuse_errors(self._desk, run),
             name=name,
             title=handler.name,
-            description=_told_of(handler),
+            description=_describe_task(handler),
             parameters=schema_of(handler.signature),
             fn_metadata=AsGiven(arg_model=ArgModelBase),
             is_async=True,
             context_kwarg=None,
-            annotations=hints_for(reads=handler.read_only, repeats=handler.idempotent),
+            annotations=make_hints(reads=handler.read_only, repeats=handler.idempotent),
             icons=None,
             meta=None,
         )
 
 
-def _within(seconds: float) -> float:
-    """How long the call waits for its end."""
+def _limit_wait(seconds: float) -> float:
+    """Limit how long a call waits for its end if the client takes durable tasks."""
     return min(seconds, MOMENT) if as_task.get() else seconds
 
 
-def _told_of(handler: Handler) -> str:
-    """What the task says of itself, and what a model must know of every task."""
-    said = described(handler.function) or f"The task {handler.name}."
+def _describe_task(handler: Handler) -> str:
+    """Return the task's docstring, and what a model must know of every task."""
+    text = describe_function(handler.function) or f"The task {handler.name}."
     asks = " A person must agree before it runs: it may answer needs_consent." if handler.consent else ""
     kept = "" if handler.read_only else " Only `status: ok` means done; queued_for_retry and timeout do not."
-    return f"{said}{asks}{kept}"
+    return f"{text}{asks}{kept}"
 
 
 def _free_name(task: str, taken: set[str]) -> str:
-    """The task's name as providers take it; one that is taken gets a number."""
+    """Return a tool's name for a task that providers accept, with a number if the name is taken."""
     plain = _NOT_IN_NAMES.sub("_", task)[: LONGEST_NAME - 5].strip("_") or "task"
     plain = f"task_{plain}" if plain in taken else plain
     endings = ("", *(f"_{number}" for number in range(2, 1000)))
