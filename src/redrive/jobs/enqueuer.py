@@ -481,13 +481,13 @@ class Enqueuer:
             log.warning("job %s (%s) was asked for again and stays dead: %s", known.short_id, known.task, error)
 
     async def _insert_dead_letter(self, entry: SpoolEntry, known: Job) -> None:
-        """Insert a spooled job whose key stands for other work by now, as a dead dead without that key."""
+        """Insert a spooled job whose key stands for other work by now, as a dead letter without that key."""
         dead = dead_letter_of_taken_key(
             entry.job, capture(_explain_reused_key(known, entry.job)), self._core.clock.now()
         )
         (inserted,) = await self._core.store.insert([dead], move_documents(dead.id, entry.documents))
         if not inserted.duplicate:
-            log.warning("spooled job %s (%s) is a dead dead: %s", dead.short_id, dead.task, dead.error)
+            log.warning("spooled job %s (%s) is a dead letter: %s", dead.short_id, dead.task, dead.error)
 
 
 def split_within(options: Payload) -> tuple[dict[str, Any], Any]:

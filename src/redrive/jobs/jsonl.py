@@ -1,4 +1,4 @@
-"""Files of JSON lines: read without filling the memory, appended to by many at once, written whole or not at all."""
+"""Reads files of JSON lines without filling the memory, appends to them, and writes them whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ except ImportError:  # Windows: one process at a time may append
     fcntl = None
 
 LONGEST: Final = 64 * 1024 * 1024
-"""Bytes of one line that are held in memory; of a longer one only its beginning is seen."""
+"""Bytes of one line that are held in memory; of a longer line only its beginning is read."""
 _PIECE: Final = 1024 * 1024
 PRIVATE: Final = 0o600
 
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 def read_lines(file: BinaryIO, longest: int = LONGEST) -> Iterator[Line]:
-    """Every line, one at a time. A line that never ends costs no more than `longest` bytes."""
+    """Yield every line. A line that never ends costs no more than `longest` bytes."""
     number = 0
     while piece := file.readline(longest):
         number += 1
@@ -49,26 +49,23 @@ def read_lines(file: BinaryIO, longest: int = LONGEST) -> Iterator[Line]:
 
 
 def number_lines(lines: Iterable[bytes | str]) -> Iterator[Line]:
-    """The same for lines that are in memory already; they count as ended."""
+    """Number lines that are in memory already; they count as ended."""
     for number, line in enumerate(lines, start=1):
         raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
         yield Line(number, raw.rstrip(b"\r\n"))
 
 
 def append_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Whole lines under a lock, synced on return: however many processes append, every line can be read.
-
-    What could not be written whole is taken back. A torn line that a crash left behind is ended first.
-    """
+    """Append whole lines, or none, under a lock, synced on return. Ends a torn line that a crash left behind first."""
     new = not path.exists()
     while not _append(path, lines):
-        continue  # somebody took the file away while we waited for its lock
+        continue  # another process took the file away while this one waited for its lock
     if new:
         sync_folder(path.parent)
 
 
 def _append(path: Path, lines: Iterable[bytes]) -> bool:
-    """False, and nothing written, where the name does not mean the file any more once it is ours."""
+    """Append; returns False, and writes nothing, where the name means another file once this one is locked."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, PRIVATE)
     try:
         lock(handle)
@@ -82,7 +79,7 @@ def _append(path: Path, lines: Iterable[bytes]) -> bool:
                 _write(handle, line)
             os.fsync(handle)
         except BaseException:
-            os.ftruncate(handle, end)  # the caller is told no, so nobody may read it later
+            os.ftruncate(handle, end)  # the caller gets an error, so no reader may find the lines later
             raise
     finally:
         os.close(handle)
@@ -90,13 +87,13 @@ def _append(path: Path, lines: Iterable[bytes]) -> bool:
 
 
 def lock(handle: int, *, wait: bool = True) -> None:
-    """Ours alone until it is closed. OSError where it is somebody else's and we do not wait."""
+    """Lock a file until it is closed. Raises OSError where another process has it and `wait` is false."""
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def still_names(path: Path, handle: int) -> bool:
-    """Whether the name still means the file we opened."""
+    """Whether the name still means the file that was opened."""
     try:
         return path.stat().st_ino == os.fstat(handle).st_ino
     except FileNotFoundError:
@@ -110,7 +107,7 @@ def _write(handle: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replace_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A new private file that has its name only once it is complete and synced."""
+    """Write a new private file that has its name only once it is complete and synced."""
     if not overwrite and path.exists():
         raise _already_exists(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -127,7 +124,7 @@ def replace_file(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
 
 
 def _rename(temporary: Path, path: Path, *, overwrite: bool) -> None:
-    """Without overwriting, also not what came into being meanwhile: a link refuses, a rename would not."""
+    """Give the file its name. Without `overwrite` by a link, which refuses a file that was made meanwhile."""
     if overwrite:
         temporary.replace(path)
         return

@@ -1,7 +1,6 @@
-"""Dead letters as lines of JSON: one record per line, for grep, jq and other programs' queues.
+"""Writes and reads dead letters as lines of JSON, one record per line. Nothing here reads a file or a clock.
 
-Five fields are enough to run a job again: job_id, payload, error_class, attempt, failed_at. Ours say more where they
-can; whatever is missing in somebody else's gets an honest default. Nothing here reads a file or a clock.
+Five fields are enough to run a job again: job_id, payload, error_class, attempt, failed_at. Our own lines say more.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LANES: Final = ("delayed", "manual")
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Under which name each field stands in somebody else's lines. Dots lead into objects: `meta.id`."""
+    """The names of the fields in the lines of another program. Dots lead into objects: `meta.id`."""
 
     job_id: str = "job_id"
     payload: str = "payload"
@@ -50,23 +49,21 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 OWN: Final = Mapping()
 
 
-def read_mapping(said: Mapping | AnyMapping[str, Any] | None) -> Mapping:
-    """A mapping from what a caller said; a field that does not exist is refused by name."""
-    if said is None:
-        return OWN
-    if isinstance(said, Mapping):
-        return said
-    for name, path in said.items():
+def read_mapping(given: Mapping | AnyMapping[str, Any] | None) -> Mapping:
+    """Read the mapping that a caller gives; refuses by name a field that does not exist."""
+    if given is None or isinstance(given, Mapping):
+        return given or OWN
+    for name, path in given.items():
         if name not in Mapping.__struct_fields__:
-            listed = ", ".join(Mapping.__struct_fields__)
-            raise InvalidOption(field=f"mapping.{name}", problem=f"is not a field of a record; there are {listed}")
+            known = ", ".join(Mapping.__struct_fields__)
+            raise InvalidOption(field=f"mapping.{name}", problem=f"is not a field of a record; there are {known}")
         if not isinstance(path, str) or not path:
             raise InvalidOption(field=f"mapping.{name}", problem=f"{path!r} is not the name of a field")
-    return Mapping(**said)
+    return Mapping(**given)
 
 
 class FailureRecord(msgspec.Struct, frozen=True):
-    """One line, understood. `failed_at` is None where the line does not say."""
+    """What one line says. `failed_at` is None where the line does not say it."""
 
     job_id: str
     payload: str
@@ -88,20 +85,20 @@ class FailureRecord(msgspec.Struct, frozen=True):
     id: str | None = None
     """Set by our own exports: the same job, wherever it is imported."""
     derived: bool = False
-    """The line has no job_id: this one was made from what it says."""
+    """The line has no job_id: this one was made from the line."""
 
 
 # -- out
 
 
 def make_record(job: Job, *, secrets: bool = False) -> dict[str, Json]:
-    """A job as a record. The payload is whole, because running it again needs it; other texts lose their secrets.
+    """Make the record of a job, with the payload that it would run with, edits included, whole.
 
-    It is the payload that the job would run with: as somebody has edited it, where somebody has.
+    Running the job again needs the secrets in its payload; other texts lose theirs unless `secrets`.
     """
     failure = _find_last_failure(job)
-    clean = _unchanged if secrets else redact_text
-    said: dict[str, Json] = {
+    clean = str if secrets else redact_text
+    five: dict[str, Json] = {
         "job_id": job.key or job.id,
         "payload": _read_input(job),
         "error_class": job.error_class or "unknown",
@@ -126,11 +123,11 @@ def make_record(job: Job, *, secrets: bool = False) -> dict[str, Json]:
         "fingerprint": job.fingerprint,
         "redrive_id": job.id,
     }
-    return said | {name: value for name, value in more.items() if value is not None}
+    return five | {name: value for name, value in more.items() if value is not None}
 
 
 def make_line(job: Job, *, secrets: bool = False) -> bytes:
-    """The record on one line, its end included."""
+    """Make the record of a job as one line, its end included."""
     return msgspec.json.encode(make_record(job, secrets=secrets)) + b"\n"
 
 
@@ -139,12 +136,8 @@ def _read_input(job: Job) -> Json:
     return unwrap(legible(job.payload) if edited is None else edited) if job.payload else None
 
 
-def _unchanged(text: str) -> str:
-    return text
-
-
 def find_failed_at(job: Job) -> float:
-    """When it last failed; when it last changed, where no attempt says so."""
+    """Find when a job last failed; when it last changed, where no attempt says so."""
     ends = [attempt.ended_at for attempt in job.history if attempt.failure is not None and attempt.ended_at is not None]
     return ends[-1] if ends else job.updated_at
 
@@ -154,7 +147,7 @@ def _find_last_failure(job: Job) -> Failure | None:
 
 
 def wrap(payload: Json) -> dict[str, Json]:
-    """Any input as the JSON object that a payload is."""
+    """Wrap any input into the JSON object that a payload is."""
     return payload if isinstance(payload, dict) else {WRAPPED: payload}
 
 
@@ -166,25 +159,25 @@ def unwrap(payload: Json) -> Json:
 
 
 def parse(line: bytes | str, mapping: Mapping = OWN, *, limit: int = LIMIT) -> FailureRecord:
-    """A line as a record, or an InvalidInput that says what is wrong with it."""
+    """Parse a line; raises InvalidInput that says what is wrong with it."""
     raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
-    found = _decode_object(raw.removeprefix(b"\xef\xbb\xbf").strip())
-    job_id, derived = _read_job_id(found, mapping.job_id, raw)
-    payload = _look_up(found, mapping.payload)
+    fields = _decode_object(raw.removeprefix(b"\xef\xbb\xbf").strip())
+    job_id, derived = _read_job_id(fields, mapping.job_id, raw)
+    payload = _look_up(fields, mapping.payload)
     return FailureRecord(
         job_id=job_id,
-        payload=encode(wrap(found if payload is _NOTHING else payload), limit=limit).text,
-        error_class=_read_name(found, mapping.error_class, "error_class") or "unknown",
-        attempt=_read_attempt(_look_up(found, mapping.attempt)),
-        failed_at=_read_time(_look_up(found, mapping.failed_at), "failed_at"),
-        error=_read_text(_look_up(found, mapping.error)),
-        task=_read_name(found, mapping.task, "task"),
-        queue=_read_name(found, mapping.queue, "queue"),
-        agent=_read_name(found, mapping.agent, "agent"),
-        session_id=_read_name(found, mapping.session_id, "session_id"),
-        created_at=_read_time(_look_up(found, mapping.created_at), "created_at"),
+        payload=encode(wrap(fields if payload is _NOTHING else payload), limit=limit).text,
+        error_class=_read_name(fields, mapping.error_class, "error_class") or "unknown",
+        attempt=_read_attempt(_look_up(fields, mapping.attempt)),
+        failed_at=_read_time(_look_up(fields, mapping.failed_at), "failed_at"),
+        error=_read_text(_look_up(fields, mapping.error)),
+        task=_read_name(fields, mapping.task, "task"),
+        queue=_read_name(fields, mapping.queue, "queue"),
+        agent=_read_name(fields, mapping.agent, "agent"),
+        session_id=_read_name(fields, mapping.session_id, "session_id"),
+        created_at=_read_time(_look_up(fields, mapping.created_at), "created_at"),
         derived=derived,
-        **_read_own_fields(found),
+        **_read_own_fields(fields),
     )
 
 
@@ -211,56 +204,56 @@ def _kind(value: Json) -> str:
 _NOTHING: Final = object()
 
 
-def _look_up(found: Json, path: str) -> Any:
-    """What stands there; _NOTHING where the line does not go so far. A name with a dot in it goes before a path."""
-    if isinstance(found, dict) and path in found:
-        return found[path]
+def _look_up(fields: Json, path: str) -> Any:
+    """Look up a field by its path; _NOTHING where it does not exist. A name with a dot in it goes before a path."""
+    if isinstance(fields, dict) and path in fields:
+        return fields[path]
     for part in path.split("."):
-        if isinstance(found, dict) and part in found:
-            found = found[part]
-        elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-            found = found[int(part)]
+        if isinstance(fields, dict) and part in fields:
+            fields = fields[part]
+        elif isinstance(fields, list) and part.isdecimal() and int(part) < len(fields):
+            fields = fields[int(part)]
         else:
             return _NOTHING
-    return found
+    return fields
 
 
 def _is_missing(value: Any) -> bool:
     return value is _NOTHING or value is None or value == ""
 
 
-def _read_job_id(found: dict[str, Json], path: str, raw: bytes) -> tuple[str, bool]:
-    """As the line says it; where it says none, from the whole line, so that the same line is the same job."""
-    said = _look_up(found, path)
-    if _is_missing(said):
+def _read_job_id(fields: dict[str, Json], path: str, raw: bytes) -> tuple[str, bool]:
+    """Read the id; where the line has none, make one of the line, so that the same line is the same job."""
+    value = _look_up(fields, path)
+    if _is_missing(value):
         return f"line-{hashlib.sha256(raw.strip()).hexdigest()[:16]}", True
-    said = _as_id(said)
-    if not isinstance(said, str) or len(said) > KEY_LIMIT or not said.isprintable():
+    value = _as_id(value)
+    if not isinstance(value, str) or len(value) > KEY_LIMIT or not value.isprintable():
         raise InvalidInput(field="job_id", problem=f"must be 1 to {KEY_LIMIT} printable characters or a number")
-    return said, False
+    return value, False
 
 
-def _as_id(said: Any) -> Any:
-    """A number is an id, too: written as Python writes it."""
-    return str(said) if isinstance(said, int | float) and not isinstance(said, bool) else said
+def _as_id(value: Any) -> Any:
+    """Turn a number, which may be an id, too, into text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _read_name(found: dict[str, Json], path: str, field: str) -> str | None:
-    said = _look_up(found, path)
-    if _is_missing(said):
+def _read_name(fields: dict[str, Json], path: str, field: str) -> str | None:
+    value = _look_up(fields, path)
+    if _is_missing(value):
         return None
-    if not isinstance(said, str) or len(said) > NAME_LIMIT or not said.isprintable():
+    if not isinstance(value, str) or len(value) > NAME_LIMIT or not value.isprintable():
         raise InvalidInput(field=field, problem=f"must be at most {NAME_LIMIT} printable characters")
-    return said
+    return value
 
 
-def _read_attempt(said: Any) -> int | None:
-    if _is_missing(said):
+def _read_attempt(value: Any) -> int | None:
+    if _is_missing(value):
         return None
-    number = int(said) if isinstance(said, str) and said.isdecimal() and len(said) < 10 else said
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
     whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not whole or not 0 <= number <= MOST_ATTEMPTS:
-        raise InvalidInput(field="attempt", problem=f"{_shorten(said)} is not a number of tries")
+        raise InvalidInput(field="attempt", problem=f"{_shorten(value)} is not a number of tries")
     return int(number)
 
 
@@ -269,73 +262,73 @@ _MILLISECONDS: Final = 1e11
 """An epoch larger than this counts milliseconds: in seconds it would be the year 5138."""
 
 
-def _read_time(said: Any, field: str) -> float | None:
-    """ISO 8601 or an epoch. A time without a zone counts as UTC, which is what such files mean."""
-    if _is_missing(said):
+def _read_time(value: Any, field: str) -> float | None:
+    """Read ISO 8601 or an epoch. A time without a zone counts as UTC, which is what such files mean."""
+    if _is_missing(value):
         return None
-    at = _read_epoch(said) if isinstance(said, int | float) and not isinstance(said, bool) else _read_iso(said)
+    at = _read_epoch(value) if isinstance(value, int | float) and not isinstance(value, bool) else _read_iso(value)
     if at is None or not math.isfinite(at) or not 0 <= at <= _YEAR_9999:
-        raise InvalidInput(field=field, problem=f"{_shorten(said)} is not a time; write it like 2031-05-17T03:00:00Z")
+        raise InvalidInput(field=field, problem=f"{_shorten(value)} is not a time; write it like 2031-05-17T03:00:00Z")
     return at
 
 
-def _read_epoch(said: float) -> float:
-    number = float(said) if abs(said) < 1e15 else math.inf
+def _read_epoch(value: float) -> float:
+    number = float(value) if abs(value) < 1e15 else math.inf
     return number / 1000 if number >= _MILLISECONDS else number
 
 
-def _read_iso(said: Any) -> float | None:
+def _read_iso(value: Any) -> float | None:
     try:
-        found = datetime.fromisoformat(said)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _read_text(said: Any) -> str:
-    """An error as people write it: a text, or an object with a message in it."""
-    if _is_missing(said):
+def _read_text(value: Any) -> str:
+    """Read an error, which is a text or an object with a message in it."""
+    if _is_missing(value):
         return ""
-    if isinstance(said, dict) and isinstance(said.get("message"), str):
-        said = said["message"]
-    return redact_text(said if isinstance(said, str) else msgspec.json.encode(redact(said)).decode())[:2000]
+    if isinstance(value, dict) and isinstance(value.get("message"), str):
+        value = value["message"]
+    return redact_text(value if isinstance(value, str) else msgspec.json.encode(redact(value)).decode())[:2000]
 
 
-def _shorten(said: Any) -> str:
-    return repr(said) if len(repr(said)) <= 60 else f"{repr(said)[:60]}…"
+def _shorten(value: Any) -> str:
+    return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}…"
 
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _GROUP: Final = re.compile(r"[0-9a-f]{16}")
 
 
-def _read_own_fields(found: dict[str, Json]) -> dict[str, Any]:
-    """What only our own exports say; anything odd in it counts as not said."""
-    lane, status, advice = found.get("lane"), found.get("status"), found.get("recommendation")
+def _read_own_fields(fields: dict[str, Json]) -> dict[str, Any]:
+    """Read what only our own exports say; leaves out values that they cannot have."""
+    lane, status, advice = fields.get("lane"), fields.get("status"), fields.get("recommendation")
     return {
         "lane": lane if lane in LANES else None,
-        "detail": detail if isinstance(detail := found.get("detail"), str) and detail in DETAILS else None,
+        "detail": detail if isinstance(detail := fields.get("detail"), str) and detail in DETAILS else None,
         "status": status if type(status) is int and 100 <= status <= 599 else None,
-        "model": _read_name(found, "model", "model") if isinstance(found.get("model"), str) else None,
+        "model": _read_name(fields, "model", "model") if isinstance(fields.get("model"), str) else None,
         "recommendation": redact_text(advice)[:2000] if isinstance(advice, str) and advice else None,
-        "fingerprint": _read_matching(_GROUP, found.get("fingerprint")),
-        "id": _read_matching(_ID, found.get("redrive_id")),
+        "fingerprint": _read_matching(_GROUP, fields.get("fingerprint")),
+        "id": _read_matching(_ID, fields.get("redrive_id")),
     }
 
 
-def _read_matching(pattern: re.Pattern[str], said: Any) -> str | None:
-    return said if isinstance(said, str) and pattern.fullmatch(said) else None
+def _read_matching(pattern: re.Pattern[str], value: Any) -> str | None:
+    return value if isinstance(value, str) and pattern.fullmatch(value) else None
 
 
 # -- ids that are done
 
 
 def read_completed_id(line: bytes, path: str = "job_id") -> str:
-    """One line of a completed-ids file: a record, a JSON string or number, or the plain id."""
+    """Read one line of a completed-ids file: a record, a JSON string or number, or the plain id."""
     raw = line.removeprefix(b"\xef\xbb\xbf").strip()
     if raw[:1] in (b"{", b'"', b"["):
-        found = _decode_object(raw) if raw[:1] == b"{" else {path: _decode_string(raw)}
-        return _check_id(_look_up(found, path), path)
+        fields = _decode_object(raw) if raw[:1] == b"{" else {path: _decode_string(raw)}
+        return _check_id(_look_up(fields, path), path)
     try:
         return _check_id(raw.decode(), path)
     except UnicodeError as error:
@@ -343,10 +336,10 @@ def read_completed_id(line: bytes, path: str = "job_id") -> str:
 
 
 def make_id_line(job: Job) -> bytes:
-    """The id under which other programs know a job, as a line that `completed_id` reads: plain where that is exact."""
-    said = job.key or job.id
-    plain = said.isprintable() and said == said.strip() and said[:1] not in ("{", '"', "[", "\ufeff")
-    return (said.encode() if plain else msgspec.json.encode(said)) + b"\n"
+    """Make the line of a job that `read_completed_id` reads: its id in other programs, plain where that is exact."""
+    value = job.key or job.id
+    plain = value.isprintable() and value == value.strip() and value[:1] not in ("{", '"', "[", "\ufeff")
+    return (value.encode() if plain else msgspec.json.encode(value)) + b"\n"
 
 
 def _decode_string(raw: bytes) -> Json:
@@ -356,8 +349,8 @@ def _decode_string(raw: bytes) -> Json:
         raise InvalidInput(field="line", problem=f"is not JSON: {error}") from None
 
 
-def _check_id(said: Any, path: str) -> str:
-    said = _as_id(said)
-    if not isinstance(said, str) or not 0 < len(said) <= KEY_LIMIT:
+def _check_id(value: Any, path: str) -> str:
+    value = _as_id(value)
+    if not isinstance(value, str) or not 0 < len(value) <= KEY_LIMIT:
         raise InvalidInput(field=path, problem="is missing or not an id")
-    return said
+    return value

@@ -1,7 +1,6 @@
-"""The emergency spool: where accepted work waits while the store cannot take it.
+"""The emergency spool: one synced JSONL file per process, in which accepted jobs wait for the store.
 
-One fsynced JSONL file per process. Whoever drains renames it under its lock, inserts every line (the ids make repeats
-harmless) and removes it; an appender that loses that race starts a new one.
+A drain renames a file under its lock, inserts every line (the ids make repeats harmless) and removes the file.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Spool:
         self.folder = folder
 
     def append(self, *entries: SpoolEntry) -> None:
-        """All of them, or none."""
+        """Append all entries, or none."""
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             jsonl.sync_folder(self.folder.parent)
@@ -50,14 +49,14 @@ class Spool:
         jsonl.sync_folder(self.folder)
 
     def count(self) -> int:
-        """Jobs that wait here."""
+        """Count the jobs that wait here."""
         return sum(len(_read_lines(path)) for path in self._files())
 
     def _files(self) -> list[Path]:
         return sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.draining")])
 
     async def drain(self, insert: Insert) -> int:
-        """Move everything into the store. A line nobody can read is kept aside and told."""
+        """Move everything into the store. Lines that cannot be read are kept in another file and logged."""
         moved = 0
         for path in self.folder.glob("*.jsonl"):
             _take_away(path)
@@ -95,7 +94,7 @@ def _read_lines(path: Path) -> list[tuple[int, bytes]]:
 
 
 def _take_away(path: Path) -> None:
-    """Give the file a name no appender uses, between two appends."""
+    """Give the file, between two appends, a name that no appender uses."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -110,7 +109,7 @@ def _take_away(path: Path) -> None:
 
 @contextlib.contextmanager
 def _hold(path: Path) -> Iterator[bool]:
-    """The right to drain this file; False where another process has it."""
+    """Take the right to drain this file; False where another process has it."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:

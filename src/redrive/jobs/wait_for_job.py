@@ -1,4 +1,4 @@
-"""Following a job to its end, in this process or another."""
+"""Follows a job to its end, in this process or another."""
 
 from __future__ import annotations
 
@@ -59,51 +59,51 @@ async def wait_for_result(core: Core, handle: JobHandle[Any], timeout: Seconds |
 
 
 def _explain_timeout(job: Job, limit: float) -> str:
-    """How a job stands whose end somebody did not wait for, and what to do."""
-    said = f"job {job.short_id} ({job.task}) is {job.state} after {limit:g} s"
+    """Say in which state a job is after the time of its caller, and what to do."""
+    stands = f"job {job.short_id} ({job.task}) is {job.state} after {limit:g} s"
     if job.state is State.held:
-        return f"{said} ({job.because}). {job.recommendation}"
+        return f"{stands} ({job.because}). {job.recommendation}"
     if job.state is State.waiting and not job.run:
-        return f"{said}: no worker has taken it yet. It stays accepted; see that a worker runs"
-    return f"{said} and goes on; see `redrive status {job.short_id}`"
+        return f"{stands}: no worker has taken it yet. It stays accepted; see that a worker runs"
+    return f"{stands} and goes on; see `redrive status {job.short_id}`"
 
 
 async def read_result(store: Store, job: Job) -> str | None:
-    """The whole result as JSON, also where it is stored apart."""
+    """Read the whole result as JSON, also where it is stored apart."""
     if job.result_json != RESULT_APART:
         return job.result_json
-    kept = await RESULT.get(store, f"{job.id}/")
-    return kept.value.decode() if kept is not None else job.result_json
+    document = await RESULT.get(store, f"{job.id}/")
+    return document.value.decode() if document is not None else job.result_json
 
 
 async def wait_for_answer(
     core: Core, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
 ) -> T:
-    """Look until there is an answer: told at once by this process's bus, soon where others work.
+    """Look until there is an answer: at once when the bus of this process tells of a change, else from time to time.
 
-    The first look is not limited: what is there already is the answer, however little time there is to wait for it.
+    The first look has no limit of time: an answer that is there already counts.
     """
     changed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told(event: BusEvent) -> None:
+    def notice(event: BusEvent) -> None:
         if event.job_id in ids:
             loop.call_soon_threadsafe(changed.set)
 
-    subscription = core.bus.subscribe("*", told)
+    subscription = core.bus.subscribe("*", notice)
     try:
-        found = await look()
+        answer = await look()
         async with asyncio.timeout(limit):
-            while found is None:
+            while answer is None:
                 await _wait_for_change(changed)
-                found = await look()
-        return found
+                answer = await look()
+        return answer
     finally:
         subscription.close()
 
 
 async def _wait_for_change(changed: asyncio.Event) -> None:
-    """Until something was told, or it is time to look again."""
+    """Wait until the bus tells of a change, or it is time to look again."""
     try:
         async with asyncio.timeout(FOLLOW_SECONDS):
             await changed.wait()
@@ -113,7 +113,7 @@ async def _wait_for_change(changed: asyncio.Event) -> None:
 
 
 async def follow_events(core: Core, job_id: str) -> AsyncIterator[Event]:
-    """What is committed about a job from now on, in any process, until it ends: all of it, however busy others are."""
+    """Yield all that is committed about a job from now on, in any process, until it ends."""
     (here,) = await core.store.events(None)
     cursor = here.cursor
     while True:
