@@ -19,7 +19,7 @@ from redrive import GiveUp, InvalidOption, StoreUnavailable, diverting, to_dead_
 from redrive.core import lifecycle
 from redrive.core.advice import ADVICE
 from redrive.core.job import Job, State
-from redrive.core.store import Commit, Inserted, Outcome, Page, Store, Unknown
+from redrive.core.store import Commit, Inserted, Outcome, Page, Unknown
 from redrive.jobs.dead_letter import nth_id, settles
 from redrive.scripts.failure_records import FailureDetails, FailureRecorder
 from tests import elsewhere
@@ -205,22 +205,22 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
 ) -> None:
     """And one of another input that has stood from the beginning is still found."""
     reads: list[int] = []
-    kind = elsewhere.kind()
-    get, find = kind.get, kind.find
+    store = rd.store
+    get, find = store.get, store.find
 
-    async def counted_get(self: Store, ids: Sequence[str]) -> list[Job]:
+    async def counted_get(ids: Sequence[str]) -> list[Job]:
         reads.append(len(ids))
-        return await get(self, ids)
+        return await get(ids)
 
-    async def counted_find(self: Store, *said: Any, **more: Any) -> Page:
-        page = await find(self, *said, **more)
+    async def counted_find(*said: Any, **more: Any) -> Page:
+        page = await find(*said, **more)
         reads.append(len(page.jobs))
         return page
 
     other = await rd.dead.add("sync", {"other": True}, TimeoutError())
     await settled_letters(rd, other, 1_000)
-    monkeypatch.setattr(kind, "get", counted_get)
-    monkeypatch.setattr(kind, "find", counted_find)
+    monkeypatch.setattr(store, "get", counted_get)
+    monkeypatch.setattr(store, "find", counted_find)
     for number in (1_001, 1_002):
         letter = await rd.dead.add("sync", {}, TimeoutError())
         assert letter.id == nth_id("unnamed", "sync", number)
