@@ -159,7 +159,7 @@ async def test_without_the_look_at_the_log_another_one_is_followed(
 
 
 def test_without_the_halt_claims_go_on_while_replicas_differ(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Replay, "_clamped", lambda self, command, at: command)
+    monkeypatch.setattr(Replay, "_clamp", lambda self, command, at: command)
     replica = Replica(folder / "r.db", "g")
     for entry in log_of(Insert((a_job(),)), wire.Halt(HALTED), Take(Wanted(1), "w", "p", "t1", T0 + 1)):
         replica.execute([entry])

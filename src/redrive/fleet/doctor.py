@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -24,30 +24,30 @@ DAY: Final = 86_400.0
 
 
 class FleetCheck(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     ok: bool
-    """False for what is broken."""
+    """False where something is broken."""
     said: str
     hint: str = ""
     warning: bool = False
-    """It works as it is configured, and could be better: the hint says how."""
+    """Whether the check passed and could be better: the hint says how."""
 
 
 class Examined(NamedTuple):
-    """What there is to judge."""
+    """What the checks judge."""
 
     status: FleetStatus
     survey: Survey | None
 
 
 async def examine(fleet: FleetService) -> list[FleetCheck]:
-    """Every check in turn. Where the fleet cannot be joined, why is the one answer."""
+    """Make every check. Where the fleet cannot be joined, the reason is the one result."""
     try:
         seen = Examined(await fleet.status(), await fleet.survey())
     except RedriveError as error:
-        return [FleetCheck("fleet", False, str(error), "put that right, then run `redrive fleet doctor` again")]
+        return [FleetCheck("fleet", False, str(error), "solve that, then run `redrive fleet doctor` again")]
     return [check for judge in JUDGES for check in judge(seen)]
 
 
@@ -73,28 +73,25 @@ def halted(seen: Examined) -> Iterator[FleetCheck]:
 
 
 def hubs(seen: Examined) -> Iterator[FleetCheck]:
-    """Over HTTP and on PostgreSQL nobody is asked."""
+    """Check the answers of hubs, which are asked over NATS alone."""
     if seen.survey is None:
         return
     if not seen.status.hubs:
         yield FleetCheck("hubs", False, "none answers", "start `redrive hub` or `redrive serve` on this URL")
         return
-    wrong = [hub for hub in seen.status.hubs if hub.trouble is not None or hub.lag > LAG]
-    yield FleetCheck("hubs", not wrong, _listed(map(_standing, seen.status.hubs)), _hub_hint(wrong))
+    wrong = any(hub.trouble is not None or hub.lag > LAG for hub in seen.status.hubs)
+    hint = "see the log of that process; restart it where it does not catch up" if wrong else ""
+    yield FleetCheck("hubs", not wrong, ", ".join(map(_describe_hub, seen.status.hubs)), hint)
 
 
-def _standing(hub: HubView) -> str:
+def _describe_hub(hub: HubView) -> str:
     said = f"{hub.host}/{hub.pid} at {hub.position} ({hub.lag} behind)"
     return f"{said}: {hub.trouble}" if hub.trouble else said
 
 
-def _hub_hint(wrong: list[HubView]) -> str:
-    return "see the log of that process; restart it where it does not catch up" if wrong else ""
-
-
 def generation(seen: Examined) -> Iterator[FleetCheck]:
     others = {hub.generation for hub in seen.status.hubs} - {seen.status.generation}
-    said = f"{seen.status.generation}" + (f", and hubs with {_listed(others)}" if others else "")
+    said = f"{seen.status.generation}" + (f", and hubs with {', '.join(others)}" if others else "")
     hint = "those hubs follow a log that was made anew: move their files away and restart them" if others else ""
     yield FleetCheck("generation", not others, said, hint)
 
@@ -102,15 +99,15 @@ def generation(seen: Examined) -> Iterator[FleetCheck]:
 def snapshot(seen: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.chores import SNAPSHOT_MESSAGES
 
-    found = seen.status.snapshot
-    behind = found.behind if found is not None else seen.status.end
+    newest = seen.status.snapshot
+    behind = newest.behind if newest is not None else seen.status.end
     late = behind >= SNAPSHOTS_MISSED * SNAPSHOT_MESSAGES
     hint = "hubs make one every 20,000 messages: see their logs for why they could not" if late else ""
-    if found is None:
+    if newest is None:
         yield FleetCheck("snapshot", not late, f"none yet, {behind:,} messages in the log", hint)
         return
     yield FleetCheck(
-        "snapshot", not late, f"{_span(found.age)} old, {behind:,} messages ago, {found.size:,} bytes", hint
+        "snapshot", not late, f"{_span(newest.age)} old, {behind:,} messages ago, {newest.size:,} bytes", hint
     )
 
 
@@ -119,32 +116,32 @@ def clocks(seen: Examined) -> Iterator[FleetCheck]:
     if seen.survey is not None:
         off["the server, from here"] = seen.survey.clock_off
     wrong = [f"{who} by {by:+.1f} s" for who, by in off.items() if abs(by) > CLOCK_SECONDS]
-    said = _listed(wrong) if wrong else f"agree within {CLOCK_SECONDS:.0f} s"
+    said = ", ".join(wrong) if wrong else f"agree within {CLOCK_SECONDS:.0f} s"
     yield FleetCheck("clocks", not wrong, said, "set these clocks by NTP" if wrong else "")
 
 
 def servers_behind(seen: Examined) -> Iterator[FleetCheck]:
     if seen.survey is None:
         return
-    behind = [f"{stream.name} on {_listed(stream.behind)}" for stream in seen.survey.streams if stream.behind]
+    behind = [f"{stream.name} on {', '.join(stream.behind)}" for stream in seen.survey.streams if stream.behind]
     least = min((stream.replicas for stream in seen.survey.streams), default=1)
-    said = f"{_listed(behind)} not current" if behind else f"{least} of each stream"
+    said = f"{', '.join(behind)} not current" if behind else f"{least} of each stream"
     yield FleetCheck("replicas", not behind, said, "see that those servers run and reach the others" if behind else "")
 
 
 def consumers(seen: Examined) -> Iterator[FleetCheck]:
-    """Each replica has one consumer of the log; those that nobody uses end by themselves."""
+    """Check that the log has one consumer per replica; unused ones end by themselves."""
     log = _stream(seen, "log")
     if log is None:
         return
     most = max(seen.status.replicas, len(seen.status.hubs)) + 1
     leaked = log.consumers > most
-    hint = "somebody reads the log: `nats consumer ls` names them; remove what is not redrive's" if leaked else ""
+    hint = "another program reads the log: `nats consumer ls` names it; remove what is not redrive's" if leaked else ""
     yield FleetCheck("consumers", not leaked, f"{log.consumers} of {log.name}, {most} replicas at most", hint)
 
 
 def _stream(seen: Examined, holds: str) -> StreamView | None:
-    return next((one for one in (seen.survey.streams if seen.survey else ()) if one.holds == holds), None)
+    return next((stream for stream in (seen.survey.streams if seen.survey else ()) if stream.holds == holds), None)
 
 
 def limits(seen: Examined) -> Iterator[FleetCheck]:
@@ -155,19 +152,19 @@ def limits(seen: Examined) -> Iterator[FleetCheck]:
     yield FleetCheck("log bytes", share < FILL, said, hint)
     full = [stream.name for stream in status.streams if stream.full]
     if full:
-        hint = "what died since is only in the store: see to dead letters, or `redrive fleet init --dlq-limit N`"
-        yield FleetCheck("dead letters", False, f"{_listed(full)} full", hint)
+        hint = "later dead letters are only in the store: deal with them, or run `redrive fleet init --dlq-limit N`"
+        yield FleetCheck("dead letters", False, f"{', '.join(full)} full", hint)
 
 
 def open_side(seen: Examined) -> Iterator[FleetCheck]:
     if seen.survey is None:
         return
     made = _stream(seen, "tasks") is not None
-    said = "streams are made" if made else "no streams: other programs can neither hand in tasks nor see dead letters"
-    yield FleetCheck("open side", True, said, "" if made else "`redrive fleet init` makes them, where they are wanted")
+    said = "streams are made" if made else "no streams: other programs can neither publish tasks nor read dead letters"
+    yield FleetCheck("open side", True, said, "" if made else "run `redrive fleet init` if you want them")
     if seen.survey.taken_by:
         hint = "remove these sources or mirrors: a server can destroy a work queue that has one"
-        yield FleetCheck("sources", False, f"{_listed(seen.survey.taken_by)} take from our streams", hint)
+        yield FleetCheck("sources", False, f"{', '.join(seen.survey.taken_by)} take from our streams", hint)
 
 
 JUDGES: Final[tuple[Callable[[Examined], Iterator[FleetCheck]], ...]] = (
@@ -183,10 +180,6 @@ JUDGES: Final[tuple[Callable[[Examined], Iterator[FleetCheck]], ...]] = (
     limits,
     open_side,
 )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _span(seconds: float) -> str:

@@ -15,7 +15,7 @@ from redrive.jobs.open_store import NATS, POSTGRES, hide_credentials, read_schem
 
 if TYPE_CHECKING:
     from redrive.fleet.roles import WorkerMaker
-    from redrive.fleet.status import FleetStatus, HubView
+    from redrive.fleet.status import FleetStatus
     from redrive.jobs.core import Core
     from redrive.stores.open_side.streams import Ensured
     from redrive.stores.open_side.survey import Survey
@@ -67,15 +67,20 @@ class FleetService:
 
     async def status(self) -> FleetStatus:
         """Return the view, with what every hub answers now and what the servers say of the streams."""
-        from redrive.fleet.status import OpenStream
+        from redrive.fleet.status import HubView
+        from redrive.stores.remote.presence import gather
 
         await self._join((*NATS, *POSTGRES))
-        found, survey = await self.view(), await self.survey()
-        streams = tuple(
-            OpenStream(one.name, one.holds, one.messages, one.limit, one.full)
-            for one in (survey.streams if survey is not None else ())
+        status, survey = await self.view(), await self.survey()
+        if survey is None:
+            return status
+        async with self._connected() as connection:
+            answers = await gather(connection)
+        hubs = tuple(
+            HubView(**msgspec.structs.asdict(hub), lag=max(0, status.end - hub.position), clock_off=off)
+            for hub, off in answers
         )
-        return msgspec.structs.replace(found, hubs=await self._hubs(found.end), streams=streams)
+        return msgspec.structs.replace(status, hubs=hubs, streams=survey.streams)
 
     async def survey(self) -> Survey | None:
         """Return the streams as the servers describe them; None for a log that is not on NATS."""
@@ -85,28 +90,6 @@ class FleetService:
             return None
         async with self._connected() as connection:
             return await survey(connection)
-
-    async def _hubs(self, end: int) -> tuple[HubView, ...]:
-        from redrive.fleet.status import HubView
-        from redrive.stores.remote.presence import gather
-
-        if read_scheme(self._core.settings.url) not in NATS:
-            return ()
-        async with self._connected() as connection:
-            heard = await gather(connection)
-        return tuple(
-            HubView(
-                said.host,
-                said.pid,
-                said.position,
-                max(0, end - said.position),
-                said.generation,
-                off,
-                said.halted,
-                said.trouble,
-            )
-            for said, off in heard
-        )
 
     async def resume(self) -> str | None:
         """Let a halted fleet claim again. Return why it was halted, or None where it was not."""

@@ -1,32 +1,28 @@
-"""Shows a store as a fleet: its log, its replicas, its workers and how durable it is, for every door alike."""
+"""Describes a store as a fleet, for every door: its log, its replicas, its workers and its durability."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
 from redrive.engine.worker_registry import WORKER
 from redrive.jobs.open_store import hide_credentials
-from redrive.stores.replica.chores import ANNOUNCE_SECONDS, REPLICA, Replica
+from redrive.stores.open_side.survey import StreamView
+from redrive.stores.replica.chores import ANNOUNCE_SECONDS, REPLICA, Presence, Replica
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
     from redrive.stores.replica.chores import ReplicaStatus
 
 
-class HubView(msgspec.Struct, frozen=True):
+class HubView(Presence, frozen=True, kw_only=True):
     """A hub that answered."""
 
-    host: str
-    pid: int
-    position: int
+    HIDDEN: ClassVar = ("level", "clock")
     lag: int
-    generation: str
     clock_off: float
-    """Seconds by which its clock differs from this machine's."""
-    halted: str | None = None
-    trouble: str | None = None
+    """Seconds by which the hub's clock differs from this machine's."""
 
 
 class SnapshotView(msgspec.Struct, frozen=True):
@@ -37,16 +33,6 @@ class SnapshotView(msgspec.Struct, frozen=True):
     age: float
 
 
-class OpenStream(msgspec.Struct, frozen=True):
-    """A stream of the fleet, as far as people need to know."""
-
-    name: str
-    holds: str
-    messages: int
-    limit: int | None
-    full: bool
-
-
 class ReplicaView(msgspec.Struct, frozen=True):
     """A file with the jobs of the log, as its process announced it."""
 
@@ -55,7 +41,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     pid: int
     position: int
     lag: int
-    """Messages that the log had and this file had not, when it was announced."""
+    """Messages that the log had and the file had not, when the process announced it."""
     seen_at: float
     hub: bool
     state: Literal["running", "silent", "closed"]
@@ -63,7 +49,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
 
 
 class FleetWorker(msgspec.Struct, frozen=True):
-    """A worker that lives."""
+    """A live worker of the store."""
 
     id: str
     host: str
@@ -73,10 +59,7 @@ class FleetWorker(msgspec.Struct, frozen=True):
 
 
 class FleetStatus(msgspec.Struct, frozen=True):
-    """A store as one process and its servers see it: where jobs are, who keeps them and who runs them.
-
-    A plain file has no log, no replicas and no streams.
-    """
+    """Describes a store as one process and its servers see it. A file has no log, no replicas and no streams."""
 
     url: str
     durability: Literal["synced", "replicated", "unsynced"]
@@ -90,34 +73,33 @@ class FleetStatus(msgspec.Struct, frozen=True):
     halted: str | None = None
     hubs: tuple[HubView, ...] = ()
     replicas: int = 0
-    """Replicas that wrote something within the last day, those that ended meanwhile included."""
+    """Replicas that wrote something within the last day, even if they have ended."""
     clients: int = 0
-    """The same for processes without a replica."""
-    streams: tuple[OpenStream, ...] = ()
+    streams: tuple[StreamView, ...] = ()
     files: tuple[ReplicaView, ...] = ()
-    """Every replica that was announced and may still be read."""
+    """Every announced replica whose file has not expired."""
     workers: tuple[FleetWorker, ...] = ()
     waits_for: tuple[str, ...] = ()
-    """Where erased words can still be read."""
+    """Where erased contents can still be read."""
 
 
 async def fleet_view(core: Core) -> FleetStatus:
-    """What the store itself says. Asks no other hub, and works on a file and behind hubs, too."""
+    """Describe the store without asking other hubs. Works on every kind of store."""
     info, now = await core.store.open(), core.clock.now()
-    files = [kept for kept in await REPLICA.all(core.store) if kept.value.until > now]
+    files = [replica for replica in await REPLICA.all(core.store) if replica.value.until > now]
     status = FleetStatus(
         url=hide_credentials(core.settings.url),
         durability=info.durability,
-        end=max((kept.value.position for kept in files), default=0),
-        files=tuple(_file(kept.key, kept.value, now) for kept in files),
+        end=max((replica.value.position for replica in files), default=0),
+        files=tuple(_describe_file(replica.key, replica.value, now) for replica in files),
         workers=await _workers(core, now),
         waits_for=tuple(await core.store.lingering()),
     )
     look = getattr(core.store, "look", None)
-    return with_log(status, await look(), now) if look is not None else status
+    return _add_log(status, await look(), now) if look is not None else status
 
 
-def with_log(status: FleetStatus, look: ReplicaStatus, now: float) -> FleetStatus:
+def _add_log(status: FleetStatus, look: ReplicaStatus, now: float) -> FleetStatus:
     """Add what a replica knows of its log."""
     newest = look.manifest.newest if look.manifest is not None else None
     snapshot = (
@@ -141,17 +123,17 @@ def with_log(status: FleetStatus, look: ReplicaStatus, now: float) -> FleetStatu
     )
 
 
-def _file(name: str, said: Replica, now: float) -> ReplicaView:
-    state: Literal["running", "silent", "closed"] = "running" if said.open else "closed"
-    if said.open and now - said.at > 2 * ANNOUNCE_SECONDS:
+def _describe_file(name: str, known: Replica, now: float) -> ReplicaView:
+    state: Literal["running", "silent", "closed"] = "running" if known.open else "closed"
+    if known.open and now - known.at > 2 * ANNOUNCE_SECONDS:
         state = "silent"
-    return ReplicaView(name, said.host, said.pid, said.position, said.lag, said.at, said.hub, state, said.trouble)
+    host, pid = known.host, known.pid
+    return ReplicaView(name, host, pid, known.position, known.lag, known.at, known.hub, state, known.trouble)
 
 
 async def _workers(core: Core, now: float) -> tuple[FleetWorker, ...]:
-    kept: Any = await WORKER.all(core.store)
     return tuple(
-        FleetWorker(id, id.rsplit("-", 2)[0], said.running, said.concurrency, said.at)
-        for id, said, _ in kept
-        if said.lives(now)
+        FleetWorker(id, id.rsplit("-", 2)[0], worker.running, worker.concurrency, worker.at)
+        for id, worker, _ in await WORKER.all(core.store)
+        if worker.lives(now)
     )

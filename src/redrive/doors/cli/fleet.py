@@ -17,9 +17,10 @@ from redrive.doors.cli.text import clean, plural
 from redrive.doors.cli.worker import end_status, load_app, split_names
 from redrive.engine.interrupts import run_until_told
 from redrive.fleet.doctor import examine
-from redrive.fleet.status import FleetStatus, HubView, OpenStream, ReplicaView
+from redrive.fleet.status import FleetStatus, HubView, ReplicaView
 from redrive.jobs.open_store import NATS, read_scheme
 from redrive.stores.open_side.streams import Ensured
+from redrive.stores.open_side.survey import StreamView
 
 
 @click.command()
@@ -136,7 +137,7 @@ def _describe_snapshot(status: FleetStatus) -> str:
     return f"at {snapshot.position:,}, {snapshot.behind:,} messages and {snapshot.age / 60:.0f} min ago"
 
 
-def _stream_row(stream: OpenStream) -> tuple[object, ...]:
+def _stream_row(stream: StreamView) -> tuple[object, ...]:
     full = "FULL: newer dead letters are only in the store" if stream.full else ""
     return stream.name, stream.holds, stream.messages, stream.limit, full
 

@@ -1,7 +1,7 @@
-"""Tells of dead letters and changed retries in streams: follows the store's events from where it last stood.
+"""Publishes dead letters and changed retries in streams, following the store's events from its last position.
 
-An event only says which job to look at: what is written is what the store holds now. Once in a while, and whenever a
-process begins, both sides are compared, so that nothing that happened while nobody followed is missing.
+An event only names the job: the published state is the store's current one. At start, and from time to time, the store
+and the streams are compared, so that nothing is missing that happened while no process followed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.open_side")
 EXPORTED: Final = Kind[str]("exported", str)
-"""Under `events`: the cursor up to which events are told."""
+"""Keyed by `events`: the cursor up to which events are published."""
 CURSOR: Final = "events"
 PAUSE: Final = 0.25
 AFTER_ERROR: Final = 2.0
 KEEP_SECONDS: Final = 10.0
-"""So often the cursor is written where nothing had to be told."""
+"""Seconds between two writes of the cursor where nothing had to be published."""
 SWEEP_SECONDS: Final = 600.0
 FULL_SECONDS: Final = 15.0
-"""So often both sides are compared while a stream is full."""
+"""Seconds between two comparisons while a stream is full."""
 PAGE: Final = 500
 MOVES: Final = frozenset(
     {
@@ -58,11 +58,11 @@ RETRIES: Final = frozenset({"retried", "redriven"})
 
 
 class Stopped(Exception):
-    """The process ends: what is left to tell is told by the next one."""
+    """The process ends, and the next one publishes the rest."""
 
 
 class Exporter(Loop):
-    """Follows events while it is this process's turn."""
+    """Follows events while this process has the duty."""
 
     def __init__(self, core: Core, connection: Connection, names: OpenNames) -> None:
         super().__init__("exporter")
@@ -72,17 +72,17 @@ class Exporter(Loop):
         self._exports = Exports(connection, names)
         self._cursor: str | None = None
         self._version = 0
-        """Of the document that holds the cursor."""
-        self._kept_at = 0.0
+        """The version of the document that holds the cursor."""
+        self._stored_at = 0.0
         self._subjects: dict[str, set[str]] = {}
-        """Where dead letters stand in the streams, by their jobs' ids."""
+        """The subjects of the dead letters in the streams, by their jobs' ids."""
         self._full: dict[str, set[str]] = {}
-        """Ids of dead letters that their stream had no room for, by the stream."""
-        self._said: set[str] = set()
-        """Full streams that were told of. One that has room again is forgotten."""
+        """Ids of dead letters for which their stream had no room, by the stream."""
+        self._logged: set[str] = set()
+        """Full streams that were logged. A stream that has room again is forgotten."""
         self._swept_at = 0.0
         self._retried: set[str] = set()
-        """Jobs whose changed retry stood in the stream when both sides were last compared."""
+        """Jobs whose changed retry was in the stream at the last comparison."""
 
     async def tick(self) -> float:
         try:
@@ -102,68 +102,70 @@ class Exporter(Loop):
             return AFTER_ERROR
 
     def _give_up(self, why: str) -> None:
-        """Begin anew from what is kept."""
-        log.warning("dead letters are not told in streams for now: %s; trying again", why)
+        """Begin again from the stored cursor."""
+        log.warning("dead letters are not published in streams for now: %s; trying again", why)
         self._cursor = None
         self._turn.lost()
 
     # -- following
 
     async def _begin(self) -> None:
-        kept = await EXPORTED.get(self._core.store, CURSOR)
-        self._version = kept.version if kept is not None else 0
-        cursor = kept.value if kept is not None else (await self._core.store.events(None))[-1].cursor
+        stored = await EXPORTED.get(self._core.store, CURSOR)
+        self._version = stored.version if stored is not None else 0
+        cursor = stored.value if stored is not None else (await self._core.store.events(None))[-1].cursor
         await self._sweep()
         self._cursor = cursor
-        await self._keep(force=kept is None)
+        await self._store_cursor(force=stored is None)
 
     async def _follow(self) -> bool:
-        """Tell what happened since; whether there was anything."""
+        """Publish what happened since the cursor; return whether there was anything."""
         events = await self._core.store.events(self._cursor)
-        told = [event for event in events if event.move in MOVES or event.move in RETRIES]
-        if told:
-            await self._tell(told)
+        relevant = [event for event in events if event.move in MOVES or event.move in RETRIES]
+        if relevant:
+            await self._publish(relevant)
         if events:
             self._cursor = events[-1].cursor
-            await self._keep(force=bool(told))
+            await self._store_cursor(force=bool(relevant))
         pause = FULL_SECONDS if self._full else SWEEP_SECONDS
         if self._core.clock.monotonic() - self._swept_at >= pause:
             await self._sweep()
         return bool(events)
 
-    async def _keep(self, *, force: bool) -> None:
+    async def _store_cursor(self, *, force: bool) -> None:
         now = self._core.clock.monotonic()
-        if self._cursor is None or (not force and now - self._kept_at < KEEP_SECONDS):
+        if self._cursor is None or (not force and now - self._stored_at < KEEP_SECONDS):
             return
         put = EXPORTED.put(CURSOR, self._cursor, self._version)
-        if await try_commit(self._core.store, puts=[put], what="what the open side was told was kept") is None:
-            self._give_up("another process tells them, too")
+        if await try_commit(self._core.store, puts=[put], what="the cursor of the open side was stored") is None:
+            self._give_up("another process publishes them, too")
             return
-        kept = await EXPORTED.get(self._core.store, CURSOR)
-        self._version, self._kept_at = (kept.version if kept is not None else 0), now
+        stored = await EXPORTED.get(self._core.store, CURSOR)
+        self._version, self._stored_at = (stored.version if stored is not None else 0), now
 
-    async def _tell(self, events: Sequence[Event]) -> None:
+    async def _publish(self, events: Sequence[Event]) -> None:
         jobs = await self._jobs(dict.fromkeys(event.job_id for event in events))
         for event in events:
             job = jobs.get(event.job_id)
             if event.move in RETRIES and job is not None and telling.changed(job, event):
-                await self._tell_retry(job, event)
+                await self._publish_retry(job, event)
         await self._settle({event.job_id for event in events if event.move in MOVES}, jobs)
 
-    async def _tell_retry(self, job: Job, event: Event) -> None:
+    async def _publish_retry(self, job: Job, event: Event) -> None:
         body = telling.retry_body(job, event, self._exports.room)
         try:
-            await self._exports.tell_retry(job, f"{job.id}-{event.cursor}", body, telling.headers_of(job))
+            await self._exports.publish_retry(job, f"{job.id}-{event.cursor}", body, telling.headers_of(job))
         except LogFull as error:
-            log.warning("a changed retry of job %s is not told in %s: %s", job.short_id, self._names.retries, error)
+            log.warning(
+                "a changed retry of job %s is not in %s: %s", job.short_id, self._names.retries, error
+            )
 
     # -- dead letters
 
     async def _settle(self, ids: Iterable[str], jobs: dict[str, Job]) -> None:
-        """Let the streams say of these jobs what the store says."""
+        """Bring the dead letters of these jobs in the streams up to date."""
         for id in ids:
             if self._stopping.is_set():
-                raise Stopped  # what is not told stays behind the cursor
+                raise Stopped  # what is not published stays behind the cursor
             job = jobs.get(id)
             if job is not None and job.state is State.dead:
                 await self._put(job)
@@ -175,7 +177,7 @@ class Exporter(Loop):
         try:
             await self._exports.put(job, telling.dead_letter_body(job, self._exports.room), telling.headers_of(job))
         except LogFull as error:
-            self._say_full(stream, job, error)
+            self._note_full(stream, job, error)
             return
         for other in self._subjects.get(job.id, set()) - {subject}:
             await self._exports.drop(other, job.version)
@@ -184,11 +186,11 @@ class Exporter(Loop):
         if not self._full.get(stream, True):
             del self._full[stream]
 
-    def _say_full(self, stream: str, job: Job, error: LogFull) -> None:
-        if stream not in self._said:
-            self._said.add(stream)
+    def _note_full(self, stream: str, job: Job, error: LogFull) -> None:
+        if stream not in self._logged:
+            self._logged.add(stream)
             log.warning(
-                "%s is full (%s): dead letter %s and those after it are only in the store. See to the old ones, or"
+                "%s is full (%s): dead letter %s and those after it are only in the store. Deal with the old ones, or"
                 " raise its limit with `redrive fleet init --dlq-limit`",
                 stream,
                 error,
@@ -204,33 +206,33 @@ class Exporter(Loop):
         if job is not None and job.payload is None:
             await self._exports.forget_retries(id)
 
-    # -- comparing both sides
+    # -- comparing the store and the streams
 
     async def _sweep(self) -> None:
-        """Write the dead letters that are not there, and remove those that are not dead letters any more."""
+        """Write missing dead letters, and remove jobs that are not dead letters any more."""
         self._swept_at = self._core.clock.monotonic()
         self._subjects = await self._exports.subjects()
         self._full.clear()
         dead: set[str] = set()
         async for page in pages(self._core.store, Filter(states=(State.dead,)), PAGE):
             dead.update(job.id for job in page)
-        for some in _some(dead ^ self._subjects.keys()):
-            await self._settle(some, await self._jobs(some))
-        self._said &= self._full.keys()
+        for ids in _chunks(dead ^ self._subjects.keys()):
+            await self._settle(ids, await self._jobs(ids))
+        self._logged &= self._full.keys()
         await self._forget_erased()
 
     async def _forget_erased(self) -> None:
-        """Whoever erases the contents of a job that is done moves nothing: it is noticed here."""
-        retried = await self._exports.retried()
+        """Remove the retries of jobs whose contents were erased, because an erase moves no job."""
+        retried = await self._exports.list_retried()
         jobs = await self._jobs({*retried, *self._retried})
-        self._tell_old(self._retried.difference(retried), jobs)
+        self._warn_of_old(self._retried.difference(retried), jobs)
         self._retried = set(retried)
         for id in retried:
             if id not in jobs or jobs[id].payload is None:
                 await self._exports.forget_retries(id)
 
-    def _tell_old(self, left: Collection[str], jobs: Mapping[str, Job]) -> None:
-        """Tell of retries that left the stream by age, or for newer ones, before their jobs ended."""
+    def _warn_of_old(self, left: Collection[str], jobs: Mapping[str, Job]) -> None:
+        """Log the retries that left the stream by age, or for newer ones, before their jobs ended."""
         for id in left:
             if (job := jobs.get(id)) is not None and job.state in LIVE:
                 log.warning(
@@ -243,9 +245,9 @@ class Exporter(Loop):
                 )
 
     async def _jobs(self, ids: Collection[str]) -> dict[str, Job]:
-        return {job.id: job for some in _some(ids) for job in await self._core.store.get(some)}
+        return {job.id: job for chunk in _chunks(ids) for job in await self._core.store.get(chunk)}
 
 
-def _some(ids: Collection[str]) -> list[list[str]]:
+def _chunks(ids: Collection[str]) -> list[list[str]]:
     listed = list(ids)
     return [listed[start : start + PAGE] for start in range(0, len(listed), PAGE)]

@@ -1,4 +1,4 @@
-"""Takes published tasks in as jobs. A task is acknowledged after its job is committed, never before."""
+"""Takes in published tasks as jobs. A task is acknowledged after its job is committed, never before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.open_side")
 AGAIN_SECONDS: Final = 5.0
-"""After so long a task that the store could not take is handed out again."""
+"""Seconds after which a task that the store could not take is delivered again."""
 WENT_IN: Final = (State.waiting, State.running, State.held, State.done)
 
 
@@ -33,7 +33,7 @@ class UnroutableTask(Exception):
 
 
 class Intake(Loop):
-    """Follows the work queue while it is this process's turn."""
+    """Follows the work queue while this process has the duty."""
 
     def __init__(self, core: Core, recorder: FailureRecorder, connection: Connection, names: OpenNames) -> None:
         super().__init__("intake")
@@ -43,7 +43,7 @@ class Intake(Loop):
         self._turn = DutyTurn(core, connection, names, "intake")
         self._tasks = Tasks(connection, names)
         self._handled: set[str] = set()
-        """Tasks that somebody handles, as far as this process has asked."""
+        """Tasks that are known to have a handler."""
 
     async def stop(self) -> None:
         await super().stop()
@@ -64,14 +64,14 @@ class Intake(Loop):
         return 0.0
 
     async def _take_in(self, message: TaskMessage) -> None:
-        """One task: a job, a dead letter, or left in the work queue for a later try."""
+        """Make one task a job or a dead letter, or leave it in the work queue for a later try."""
         published = read(message, self._names)
         try:
             problem = published.problem or await self._refusal(published)
             if problem is None:
                 await self._tasks.done(message)
                 return
-            await self._bury(published, problem, message)
+            await self._make_dead_letter(published, problem, message)
             await self._tasks.terminate(message, str(problem))
         except (StoreError, JobError) as error:
             if isinstance(error, StoreFailed):
@@ -82,21 +82,21 @@ class Intake(Loop):
             log.warning("task %s was taken in and not acknowledged, so it comes again: %s", message.place, error)
 
     async def _refusal(self, published: Published) -> Exception | None:
-        """Commit the job of a task; why not, where it cannot be one."""
+        """Commit the job of a task; return the reason where it cannot be a job."""
         if not await self._is_known(published.task):
             return UnroutableTask(f"no worker knows the task {published.task!r}, and no job of it was ever accepted")
         try:
             await self._recorder.enqueuer.accept(published.task, published.payload, published.options)
         except (StoreError, JobError):
             raise  # a later try may do better
-        except Exception as error:  # noqa: BLE001 - whatever it is, the dead letter says it
+        except Exception as error:  # noqa: BLE001 - the dead letter names the error
             return error
         return None
 
     async def _is_known(self, task: str) -> bool:
-        """Whether somebody handles it, or did: a worker that is being restarted is no reason to bury its work.
+        """Whether a worker handles the task or did before: a restart must not make dead letters.
 
-        Where no worker lives at all, nobody can say: the job waits for one.
+        Where no worker lives at all, the job waits for one.
         """
         if task in self._handled or task in self._core.registry.handlers:
             return True
@@ -107,8 +107,8 @@ class Intake(Loop):
             return True
         return bool((await self._core.store.find(Filter(WENT_IN, task=task), limit=1)).jobs)
 
-    async def _bury(self, published: Published, problem: Exception, message: TaskMessage) -> Job:
-        """What cannot be a job is a dead letter, with what was published and why. Again, it is the same one."""
+    async def _make_dead_letter(self, published: Published, problem: Exception, message: TaskMessage) -> Job:
+        """Make a task that cannot be a job a dead letter; the same task makes the same dead letter."""
         said = FailureDetails(
             attempt=1, task=published.task, agent=published.agent, lane="manual", recommendation=_advice(problem)
         )

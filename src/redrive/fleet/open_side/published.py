@@ -1,4 +1,4 @@
-"""Reads a published task: who is to do what, with which input, and what its headers ask for."""
+"""Reads a published task: its agent, its task, its payload, and the options in its headers."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ KEPT: Final = (
     "traceparent",
     "tracestate",
 )
-"""Headers that stay with the job."""
+"""Headers that the job keeps."""
 _NAMES: Final = {name.lower(): name for name in KEPT}
 
 
 class Published(msgspec.Struct, frozen=True):
-    """A task as its publisher means it."""
+    """A published task, as it was read."""
 
     task: str
     agent: str
     key: str
     headers: dict[str, str]
     payload: Json
-    """What the body says; its text where that is not JSON."""
+    """The JSON of the body; its text where that is not JSON."""
     problem: InvalidInput | None = None
     """Why it cannot become a job."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of its job. Raises InvalidInput where a header cannot be used."""
-        said: dict[str, Any] = {
+        """The options of the job. Raises InvalidInput where a header cannot be used."""
+        options: dict[str, Any] = {
             "agent": self.agent,
             "idempotency_key": self.key,
             "headers": self.headers,
             "fallback": False,  # acknowledged means in the store
         }
         if (retries := self.headers.get("X-Max-Retries")) is not None:
-            said["max_attempts"] = _retries(retries) + 1
-        return said
+            options["max_attempts"] = _retries(retries) + 1
+        return options
 
 
 def read(message: TaskMessage, names: OpenNames) -> Published:
-    """Never raises: what cannot be used says why."""
+    """Read a published task. Its `problem` says why it cannot become a job."""
     route = names.route(message.subject)
     headers = _headers(message.headers)
     key = headers.get("X-Idempotency-Key") or message.place
@@ -70,12 +70,12 @@ def _payload(data: bytes) -> tuple[Json, InvalidInput | None]:
     if not data.strip():
         return {}, None
     try:
-        found = msgspec.json.decode(data)
+        payload = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return data.decode("utf-8", "backslashreplace"), InvalidPayload(field="body", problem=f"is not JSON: {error}")
-    if not isinstance(found, dict):
-        return found, InvalidPayload(field="body", problem="must be a JSON object, whose fields are the arguments")
-    return found, None
+    if not isinstance(payload, dict):
+        return payload, InvalidPayload(field="body", problem="must be a JSON object, whose fields are the arguments")
+    return payload, None
 
 
 def _retries(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What the streams say of a job: the record that exports have, with what tells its versions apart."""
+"""Writes a job for the streams: the record of exports, with the version of the job."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def dead_letter_body(job: Job, room: int) -> bytes:
-    """A dead letter. One that is larger than a message may be leaves its payload in the store, and says so."""
-    record = make_record(job) | {"version": job.version}
-    return _fitting(record, room)
+    """Write a dead letter. A job too large for a message leaves its payload in the store, and says so."""
+    return _fit(make_record(job) | {"version": job.version}, room)
 
 
 def retry_body(job: Job, event: Event, room: int) -> bytes:
-    """A retry that changed something: what the next attempt runs with."""
+    """Write a retry that changed something: what the next attempt runs with."""
     record = make_record(job) | {"version": job.version, "move": event.move, "run": event.run}
     record["changes"] = redact(changes_after(job, event))
     if event.who is not None:
         record["who"] = event.who
-    return _fitting(record, room)
+    return _fit(record, room)
 
 
-def _fitting(record: dict[str, Json], room: int) -> bytes:
+def _fit(record: dict[str, Json], room: int) -> bytes:
     body = _encode(record)
     if len(body) <= room:
         return body
@@ -37,20 +36,20 @@ def _fitting(record: dict[str, Json], room: int) -> bytes:
 
 
 def headers_of(job: Job) -> dict[str, str]:
-    """What a reader can choose by without opening the body, and the headers that the task came with."""
+    """Make the headers by which readers choose, and add those that the task came with."""
     headers = {name: value for name, value in job.readable_options.headers.items() if value.isascii()}
     own = {"Redrive-Id": job.id, "Redrive-Task": job.task, "Redrive-Queue": job.queue, "Redrive-Agent": job.agent}
     return headers | {name: value for name, value in own.items() if value is not None and value.isascii()}
 
 
 def changed(job: Job, event: Event) -> bool:
-    """Whether the move gave the next attempt something that the last one did not have."""
+    """Whether the move changed what the next attempt runs with."""
     after = changes_after(job, event)
     return bool(after) and after != changes_of_run(job, event.run)
 
 
 def changes_after(job: Job, event: Event) -> Json:
-    """What the attempt after the move ran with; what the job has now, where no later attempt says."""
+    """Return what the attempt after the move ran with; what the job has now, where there was no later attempt."""
     later = [attempt.run for attempt in job.history if attempt.run > event.run]
     return changes_of_run(job, min(later)) if later else job.changes
 

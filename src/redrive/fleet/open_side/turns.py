@@ -1,4 +1,4 @@
-"""Whose turn a part of the open side is: one hub's at a time, and nobody's before its streams are made."""
+"""Gives each duty of the open side to one hub at a time, once its streams are made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 LOOK_SECONDS: Final = 3.0
-"""How often a hub looks whether the duty is still its own. A lease lasts ten times as long."""
+"""Seconds between two looks whether the duty is still this hub's. A lease lasts ten times as long."""
 
 
 class DutyTurn:
-    """One duty of the open side."""
+    """Knows whether this process has one duty of the open side."""
 
     def __init__(self, core: Core, connection: Connection, names: OpenNames, duty: str) -> None:
         self._core = core
@@ -29,7 +29,7 @@ class DutyTurn:
         self._made = False
 
     async def is_mine(self) -> bool:
-        """Whether this process does it now."""
+        """Whether this process has the duty now."""
         now = self._core.clock.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._mine = await self._are_made() and await holds(self._core.store, self._core.clock, self._duty)
@@ -42,5 +42,5 @@ class DutyTurn:
         return self._made
 
     def lost(self) -> None:
-        """Look anew before anything else is done."""
+        """Look again before the next step."""
         self._looked_at, self._made = -LOOK_SECONDS, False

@@ -1,7 +1,6 @@
-"""Dead letters and retries, written into streams that anybody may read.
+"""Writes dead letters and retries into streams for other programs, one message per dead letter.
 
-There is one message per dead letter, and its header says which version of the job it shows. A message is replaced or
-removed only by its sequence, so that a process that stood still for a while spoils nothing that is newer.
+A message is replaced or removed only by its sequence, so that a process that stood still spoils nothing newer.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from redrive.stores.replica.nats_streams import find_stream
 
 VERSION: Final = "Redrive-Version"
 ROOM: Final = 8 * 1024
-"""Bytes of a message that are kept for its headers."""
+"""Bytes of a message that are left to its headers."""
 TRIES: Final = 5
 SLOW_SECONDS: Final = 10.0
 
@@ -48,40 +47,40 @@ class Exports:
 
     @property
     def room(self) -> int:
-        """How large a message may be."""
+        """How large the body of a message may be."""
         return self._connection.client.max_payload - ROOM
 
     # -- dead letters
 
     async def subjects(self) -> dict[str, set[str]]:
-        """The subjects of all dead letters that are there, by the ids of their jobs."""
-        found: dict[str, set[str]] = {}
+        """List the subjects of all dead letters in the streams, by the ids of their jobs."""
+        subjects: dict[str, set[str]] = {}
         self._known.clear()
         for stream in await streams.list_dead_letter_streams(self._connection, self._names):
             self._known.add(stream)
             for subject in await self._subjects(stream):
-                found.setdefault(id_of(subject), set()).add(subject)
-        return found
+                subjects.setdefault(id_of(subject), set()).add(subject)
+        return subjects
 
     async def _subjects(self, stream: str) -> list[str]:
-        found: list[str] = []
+        subjects: list[str] = []
         while True:
-            request = encode({"subjects_filter": ">", "offset": len(found)})
+            request = encode({"subjects_filter": ">", "offset": len(subjects)})
             answer = await self._connection.ask(api(f"STREAM.INFO.{stream}"), request, seconds=SLOW_SECONDS)
             page = decode(StreamInfo, answer).state.subjects or {}
-            found += page
-            if not page or len(found) % 100_000:
-                return found
+            subjects += page
+            if not page or len(subjects) % 100_000:
+                return subjects
 
     async def put(self, job: Job, body: bytes, headers: Mapping[str, str]) -> None:
-        """Write a dead letter, unless a newer version of it stands there. Raises LogFull where the stream is full."""
+        """Write a dead letter, unless the stream has a newer version of it. Raises LogFull where the stream is full."""
         stream, subject = self._names.dead_letter_stream(job.agent), self._names.dead_letter_subject(job)
-        await self._need(stream, job.agent)
+        await self._ensure_stream(stream, job.agent)
         for left in reversed(range(TRIES)):
-            stands = await self._stored(stream, subject)
-            if stands is not None and version_of(stands) >= job.version:
+            stored = await self._stored(stream, subject)
+            if stored is not None and version_of(stored) >= job.version:
                 return
-            expect = stands.seq if stands is not None else 0
+            expect = stored.seq if stored is not None else 0
             try:
                 await self._publish(stream, subject, body, {**headers, VERSION: str(job.version)}, expect)
                 return
@@ -89,8 +88,8 @@ class Exports:
                 if error.number not in MOVED or not left:
                     raise
 
-    async def _need(self, stream: str, agent: str | None) -> None:
-        """The stream of an agent's first dead letter, limited as the stream of those without an agent is."""
+    async def _ensure_stream(self, stream: str, agent: str | None) -> None:
+        """Make the stream of an agent's first dead letter, limited as the stream of no agent is."""
         if stream in self._known:
             return
         like = await find_stream(self._connection, self._names.dead_letter_stream(None))
@@ -102,13 +101,13 @@ class Exports:
         self._known.add(stream)
 
     async def drop(self, subject: str, version: int | None) -> None:
-        """Remove a dead letter that shows this version of its job or an older one; any where it is None."""
+        """Remove a dead letter that shows this version of its job or an older one; None means any version."""
         stream = self._stream_of(subject)
-        stands = await self._stored(stream, subject)
-        if stands is None or (version is not None and version_of(stands) > version):
+        stored = await self._stored(stream, subject)
+        if stored is None or (version is not None and version_of(stored) > version):
             return
         try:
-            request = encode({"seq": stands.seq})
+            request = encode({"seq": stored.seq})
             decode(Plain, await self._connection.ask(api(f"STREAM.MSG.DELETE.{stream}"), request))
         except JetStreamRefused:
             if await self._stored(stream, subject) is not None:
@@ -119,16 +118,16 @@ class Exports:
 
     # -- retries
 
-    async def tell_retry(self, job: Job, id: str, body: bytes, headers: Mapping[str, str]) -> None:
-        said = {**headers, VERSION: str(job.version), "Nats-Msg-Id": id}
-        await self._publish(self._names.retries, self._names.retry_subject(job), body, said)
+    async def publish_retry(self, job: Job, id: str, body: bytes, headers: Mapping[str, str]) -> None:
+        own = {VERSION: str(job.version), "Nats-Msg-Id": id}
+        await self._publish(self._names.retries, self._names.retry_subject(job), body, {**headers, **own})
 
-    async def retried(self) -> set[str]:
-        """The ids of the jobs whose retries are told."""
+    async def list_retried(self) -> set[str]:
+        """Return the ids of the jobs whose retries are in the stream."""
         return {id_of(subject) for subject in await self._subjects(self._names.retries)}
 
     async def forget_retries(self, id: str) -> None:
-        """Remove what was told of a job whose contents are gone."""
+        """Remove the retries of a job whose contents are gone."""
         request = encode({"filter": f"{self._names.namespace}.retry.*.{id}"})
         answer = await self._connection.ask(api(f"STREAM.PURGE.{self._names.retries}"), request, seconds=SLOW_SECONDS)
         decode(Plain, answer)
@@ -138,10 +137,10 @@ class Exports:
     async def _publish(
         self, stream: str, subject: str, body: bytes, headers: Mapping[str, str], expect: int | None = None
     ) -> None:
-        said = {name: " ".join(value.split()) for name, value in headers.items()} | {"Nats-Expected-Stream": stream}
+        sent = {name: " ".join(value.split()) for name, value in headers.items()} | {"Nats-Expected-Stream": stream}
         if expect is not None:
-            said["Nats-Expected-Last-Subject-Sequence"] = str(expect)
-        decode(Ack, await self._connection.ask(subject, body, said, SLOW_SECONDS))
+            sent["Nats-Expected-Last-Subject-Sequence"] = str(expect)
+        decode(Ack, await self._connection.ask(subject, body, sent, SLOW_SECONDS))
 
     async def _stored(self, stream: str, subject: str) -> Stored | None:
         request = encode({"last_by_subj": subject})
@@ -152,10 +151,10 @@ class Exports:
                 return None
             if error.number == NO_STREAM:
                 self._known.discard(stream)
-                raise LogUnavailable(f"the stream {stream} is gone; it is made anew") from error
+                raise LogUnavailable(f"the stream {stream} is gone; redrive makes it again") from error
             raise
 
 
 def version_of(stored: Stored) -> int:
-    said = header(stored.hdrs, VERSION)
-    return int(said) if said.isdigit() else 0
+    version = header(stored.hdrs, VERSION)
+    return int(version) if version.isdigit() else 0

@@ -1,9 +1,9 @@
-"""Looks at all streams of a namespace, and at who takes from them."""
+"""Describes all streams of a namespace, and the streams that take messages from them."""
 
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -19,19 +19,21 @@ SLOW_SECONDS: Final = 10.0
 
 
 class StreamView(msgspec.Struct, frozen=True):
-    """One stream of a fleet."""
+    """One stream of a fleet. Answers show only what people need to know."""
 
+    HIDDEN: ClassVar = ("bytes", "byte_limit", "replicas", "consumers", "behind")
+    SHOWN: ClassVar = ("full",)
     name: str
     holds: str
     messages: int
     bytes: int
     limit: int | None
-    """Of messages."""
+    """The limit of messages."""
     byte_limit: int | None
     replicas: int
     consumers: int
     behind: tuple[str, ...] = ()
-    """Servers that should keep it and are offline or not current."""
+    """Servers of the stream that are offline or not current."""
 
     @property
     def full(self) -> bool:
@@ -39,11 +41,11 @@ class StreamView(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """All streams of a fleet, the open ones included."""
+    """Describes all streams of a fleet, the open ones included."""
 
     streams: tuple[StreamView, ...]
     taken_by: tuple[str, ...]
-    """Streams of others that mirror or source ours."""
+    """Streams of other programs that mirror or source those of the fleet."""
     version: str
     clock_off: float
     """Seconds by which this machine's clock differs from the server's."""
@@ -55,32 +57,32 @@ async def survey(connection: Connection) -> Survey:
     holds = {log.log: LOG, log.snapshots: SNAPSHOTS, names.tasks: TASKS, names.retries: RETRIES}
     holds |= dict.fromkeys(await streams.list_dead_letter_streams(connection, names), DEAD_LETTERS)
     before = time.time()
-    everything = await _all(connection)
+    everything = await _list_streams(connection)
     ts = (await stream_info(connection, log.log)).ts
     off = time.time() - seconds(ts) if ts else 0.0
     views = [_view(info, holds[info.config["name"]]) for info in everything if info.config["name"] in holds]
     return Survey(
         tuple(sorted(views, key=lambda view: view.name)),
-        tuple(info.config["name"] for info in everything if _takes(info) & holds.keys()),
+        tuple(info.config["name"] for info in everything if _list_sources(info) & holds.keys()),
         connection.version,
         off if abs(off) > time.time() - before else 0.0,
     )
 
 
-async def _all(connection: Connection) -> list[StreamInfo]:
-    found: list[StreamInfo] = []
+async def _list_streams(connection: Connection) -> list[StreamInfo]:
+    listed: list[StreamInfo] = []
     while True:
-        request = encode({"offset": len(found)})
+        request = encode({"offset": len(listed)})
         page = decode(StreamList, await connection.ask(api("STREAM.LIST"), request, seconds=SLOW_SECONDS))
-        found += page.streams or []
-        if not page.streams or len(found) >= page.total:
-            return found
+        listed += page.streams or []
+        if not page.streams or len(listed) >= page.total:
+            return listed
 
 
-def _takes(info: StreamInfo) -> set[str]:
-    """The streams that this one takes messages from."""
+def _list_sources(info: StreamInfo) -> set[str]:
+    """List the streams from which a stream takes messages."""
     mirror, sources = info.config.get("mirror"), info.config.get("sources") or []
-    return {one["name"] for one in [mirror, *sources] if one}
+    return {source["name"] for source in [mirror, *sources] if source}
 
 
 def _view(info: StreamInfo, holds: str) -> StreamView:
@@ -98,5 +100,5 @@ def _view(info: StreamInfo, holds: str) -> StreamView:
     )
 
 
-def _limit(said: int) -> int | None:
-    return said if said > 0 else None
+def _limit(number: int) -> int | None:
+    return number if number > 0 else None

@@ -1,4 +1,4 @@
-"""Tasks that any NATS client has published, handed out until they are settled."""
+"""Takes tasks that other NATS clients have published from the work queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACK_SECONDS: Final = 5.0
 
 
 class TaskMessage(msgspec.Struct, frozen=True):
-    """One published task, as it came."""
+    """One published task, as it arrived."""
 
     subject: str
     data: bytes
@@ -32,7 +32,7 @@ class TaskMessage(msgspec.Struct, frozen=True):
     at: float
     """When the stream took it."""
     origin: str
-    """Names the stream and when it was made: with the sequence it names the message for ever."""
+    """The stream and the time when it was made, which with the sequence name the message for ever."""
     reply: str
 
     @property
@@ -50,11 +50,11 @@ class Tasks:
         self._subscription: JetStreamContext.PullSubscription | None = None
 
     async def fetch(self) -> list[TaskMessage]:
-        """What waits, after a short wait where nothing does."""
+        """Take the next tasks; wait a moment where there are none."""
         from nats.errors import Error
 
         try:
-            messages = await (await self._bound()).fetch(BATCH, timeout=FETCH_SECONDS)
+            messages = await (await self._subscribe()).fetch(BATCH, timeout=FETCH_SECONDS)
         except TimeoutError:  # its own class and Python's: on a busy machine it raises either
             return []
         except Error as error:
@@ -62,7 +62,7 @@ class Tasks:
             raise LogUnavailable(f"the tasks of {self._connection.address.public} cannot be read: {error}") from error
         return [self._read(message) for message in messages]
 
-    async def _bound(self) -> JetStreamContext.PullSubscription:
+    async def _subscribe(self) -> JetStreamContext.PullSubscription:
         if self._subscription is None:
             info = await find_stream(self._connection, self._names.tasks)
             self._origin = f"{self._names.tasks}@{info.created if info is not None else ''}"
@@ -84,15 +84,15 @@ class Tasks:
         )
 
     async def done(self, message: TaskMessage) -> None:
-        """It is in the store: the work queue forgets it."""
+        """Acknowledge a task whose job is in the store."""
         await self._connection.ask(message.reply, b"+ACK", seconds=ACK_SECONDS)
 
     async def terminate(self, message: TaskMessage, why: str) -> None:
-        """It became a dead letter: the work queue forgets it, and says why to whoever hears advisories."""
+        """End a task that became a dead letter; the server publishes the reason as an advisory."""
         await self._connection.ask(message.reply, f"+TERM {why}"[:200].encode(), seconds=ACK_SECONDS)
 
     async def later(self, message: TaskMessage, seconds: float) -> None:
-        """The store could not take it now."""
+        """Have the work queue deliver a task again, because the store could not take it now."""
         await self._connection.ask(message.reply, f'-NAK {{"delay": {int(seconds * SECOND)}}}'.encode())
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Stores that keep a log of commands: each replica replays it into a SQLite file of its own."""
+"""Keeps a log of commands: each replica replays it into its own SQLite file."""
 
 from redrive.stores.replica.log import Log, LogEntry, LogInfo
 from redrive.stores.replica.memory import MemoryLog

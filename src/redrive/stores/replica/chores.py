@@ -1,7 +1,6 @@
-"""What a replica does beside replaying: it announces itself and its level, makes snapshots, and says where it stands.
+"""Announces a replica and its level, makes its snapshots, and describes it.
 
-A file that is not opened for some days is deleted before it is read again. Its announcement says until when it may
-be read, so that `erase` knows for how long a file can hold what was erased.
+The announcement says until when the file may be opened, so that `erase` knows how long it can hold erased contents.
 """
 
 from __future__ import annotations
@@ -32,18 +31,17 @@ from redrive.stores.sqlite import records
 log = logging.getLogger("redrive.store")
 ANNOUNCE_SECONDS: Final = 30.0
 LEVEL_SECONDS: Final = 60.0
-"""How often a replica says which level it replays."""
+"""Seconds between two announcements of a replica's level."""
 SNAPSHOT_MESSAGES: Final = 20_000
 """Messages between two snapshots."""
 LOOK_SECONDS: Final = 5.0
-"""How often a replica looks whether a snapshot is due."""
 CLOSE_SECONDS: Final = 2.0
-"""How long a process that ends waits until the log has its last announcement."""
+"""How long a process that ends waits for its last announcement."""
 DAY: Final = 86_400.0
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """What a hub says of itself."""
+    """Describes a hub, in its own words."""
 
     host: str
     pid: int
@@ -56,7 +54,7 @@ class Presence(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """One replica and its log."""
+    """Describes one replica and its log."""
 
     info: LogInfo
     standing: LogStanding
@@ -64,13 +62,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     fill: Fill
     manifest: Manifest | None
     replicas: tuple[float, ...] = ()
-    """When the fleet last heard of each replica; those of the last day are remembered."""
+    """When the fleet last heard of each replica of the last day."""
     clients: tuple[float, ...] = ()
-    """The same for processes that have no replica."""
+    """The same for processes without a replica."""
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A file with the jobs of a log, as its process announces it."""
+    """Announces a file with the jobs of a log."""
 
     host: str
     pid: int
@@ -81,27 +79,27 @@ class Replica(msgspec.Struct, frozen=True):
     level: int
     at: float
     until: float
-    """When the file is deleted before it is read, unless it is opened earlier."""
+    """When the file expires, unless it is opened earlier."""
     hub: bool = False
     open: bool = True
     trouble: str | None = None
 
 
 class LastErasure(msgspec.Struct, frozen=True):
-    """The last message of the log with which something was erased."""
+    """The position of the last message of the log that erases."""
 
     position: int
     at: float
 
 
 REPLICA: Final = Kind[Replica]("replica", Replica)
-"""Under the host, the id of the folder and the name of the file."""
+"""Keyed by the host, the id of the folder and the name of the file."""
 ERASURE: Final = Kind[LastErasure]("erasure", LastErasure)
 LAST: Final = "last"
 
 
 class Announcer:
-    """Announces one replica: when it opens, every half minute, when something was erased, and when it closes."""
+    """Announces one replica when it opens, every half minute, after an erase, and when it closes."""
 
     def __init__(self, engine: Engine, name: str, days: float) -> None:
         self._engine = engine
@@ -121,7 +119,6 @@ class Announcer:
                     await self._engine.erased.wait()
 
     async def announce(self, *, open: bool = True) -> None:
-        """Write the announcement into the log."""
         engine = self._engine
         if engine.file.position == 0:
             return
@@ -151,14 +148,14 @@ class Announcer:
             await self._engine.run_here(Apply((Commit(puts=puts),)))
 
     async def _drop_expired(self) -> None:
-        """Remove announcements of files that are deleted before anything reads them."""
+        """Remove the announcements of files that have expired."""
         now = time.time()
         old = [kept.key for kept in read_announcements(self._engine) if kept.value.until < now]
         if old:
             await self._write(*(REPLICA.drop(key) for key in old))
 
     async def announce_end(self) -> None:
-        """Announce the last position, where the log takes it soon."""
+        """Announce the last position, unless the log takes too long."""
         if self._engine.failed is None and self._engine.trouble is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -166,33 +163,33 @@ class Announcer:
 
 
 def read_announcements(engine: Engine) -> list[Kept[Replica]]:
-    """The announcements of the log's replicas, from this file."""
+    """Read the announcements of the log's replicas from this file."""
     return [REPLICA.read(document) for document in records.docs(engine.connection, REPLICA.name, "")]
 
 
 def erased_at(engine: Engine) -> int:
-    """The message up to which something was erased; 0 where nothing was."""
+    """Return the position of the last message that erases; 0 where there is none."""
     document = records.doc(engine.connection, ERASURE.name, LAST)
     return ERASURE.read(document).value.position if document is not None else 0
 
 
 def describe_lingering(engine: Engine, manifest: Manifest | None, now: float) -> list[str]:
-    """Where erased words can still be read, in words; empty once they are gone."""
+    """Describe where erased contents can still be read; empty once they are gone."""
     position = erased_at(engine)
     if not position:
         return []
     places = []
-    if manifest is None or is_older(manifest, position):
+    if is_older(manifest, position):
         places.append(f"the log: until both snapshots that it keeps are newer than message {position:,}")
     generation = engine.replay.here.generation
     for kept in read_announcements(engine):
         replica = kept.value
         if replica.generation == generation and replica.position < position and replica.until > now:
-            places.append(_his_older(kept.key, replica, position, now))
+            places.append(_describe_older(kept.key, replica, position, now))
     return places
 
 
-def _his_older(name: str, replica: Replica, position: int, now: float) -> str:
+def _describe_older(name: str, replica: Replica, position: int, now: float) -> str:
     where = f"the replica {name}: it has read {replica.position:,} of {position:,} messages"
     if replica.open and now - replica.at <= 2 * ANNOUNCE_SECONDS:
         return where
@@ -207,7 +204,7 @@ def _his_older(name: str, replica: Replica, position: int, now: float) -> str:
 
 
 async def keep_level(engine: Engine) -> None:
-    """Announce this replica's level from time to time, and activate it once no live replica has a lower one."""
+    """Announce this replica's level every minute, and activate it once no live replica has a lower one."""
     while True:
         await asyncio.sleep(LEVEL_SECONDS)
         if engine.failed is not None:
@@ -215,11 +212,11 @@ async def keep_level(engine: Engine) -> None:
         try:
             await announce_level(engine)
         except StoreError as error:
-            log.warning("%s could not be told that this replica lives: %s; trying again", engine.log.url, error)
+            log.warning("%s did not take the announcement of this replica: %s; trying again", engine.log.url, error)
 
 
 async def announce_level(engine: Engine) -> None:
-    """Say that this replica lives. Whether its level may be activated is decided by the replay, not by this look."""
+    """Announce this replica's level. The replay decides whether the level is activated; this look saves a message."""
     mine = engine.replay.level
     await engine.run_here(Hello(engine.sender.client, time.time(), mine))
     if mine > engine.replay.here.level and not replay.count_behind(engine.connection, mine, None):
@@ -228,7 +225,7 @@ async def announce_level(engine: Engine) -> None:
 
 
 async def keep_snapshots(engine: Engine, every: int) -> None:
-    """Make a snapshot whenever the log has grown by so many messages since the last one, or an erase needs one."""
+    """Make a snapshot whenever the log has grown by so many messages, or an erase needs one."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if engine.failed is not None:
@@ -238,16 +235,9 @@ async def keep_snapshots(engine: Engine, every: int) -> None:
             last = manifest.newest.position if manifest is not None else 0
             if engine.file.position - last >= every:
                 await engine.snapshots.make()
-            await _finish_erasing(engine)
+            if (position := erased_at(engine)) and is_older(await engine.log.manifest(), position):
+                await engine.snapshots.pass_by(position)
         except ManifestMoved:
             continue  # another replica was faster
         except (LogUnavailable, StoreError, apsw.Error, OSError, TimeoutError) as error:
             log.warning("no snapshot of %s could be made: %s; trying again", engine.log.url, error)
-
-
-async def _finish_erasing(engine: Engine) -> None:
-    """Make the snapshots that an erase could not make itself."""
-    if position := erased_at(engine):
-        manifest = await engine.log.manifest()
-        if manifest is None or is_older(manifest, position):
-            await engine.snapshots.pass_by(position)

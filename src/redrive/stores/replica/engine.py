@@ -1,8 +1,6 @@
-"""The engine of a replica: one thread that appends to the log, hears the log, and executes what it hears.
+"""Runs the thread of a replica, which appends to the log, reads the log, and executes what it reads.
 
-The thread runs an event loop of its own, because callers come from many loops and the connection to the log belongs to
-one. It also owns the writing connection to the file: a message is executed in the thread that hears it, so that a
-command costs its caller two changes of thread and no more.
+The thread executes messages itself, so that a command costs its caller only two changes of thread.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ T = TypeVar("T")
 CATCH_UP: Final = 30.0
 """Seconds without a message after which a replica that opens gives up."""
 LEADER_SECONDS: Final = 10.0
-"""How long a read waits for a log without a leader: a cluster that has lost a node chooses another one meanwhile."""
+"""How long a read waits for a log without a leader, while a cluster that has lost a node elects another."""
 COMMIT_SECONDS: Final = 0.002
-"""How long messages that were executed may wait for their commit: the log is what makes them durable."""
+"""How long executed messages may wait for their commit: the log makes them durable."""
 COMMIT_AT_ONCE: Final = 16
-"""So many commands are committed at once: each of them pays little of it, and no reader waits for a busy engine."""
+"""So many commands are committed at once, so that no reader waits for a busy engine."""
 
 
 class Engine:
@@ -59,7 +57,6 @@ class Engine:
         self.path = path
         self.log = log
         self.info = LogInfo(log.url, "unsynced", 0, "", 0, 0)
-        """What the log said when it was opened."""
         self.replay = replay
         self.file = ReplicaFile(path, replay)
         self.sender = Sender(log, replay, monotonic=monotonic, spawn=self._spawn)
@@ -69,15 +66,14 @@ class Engine:
         """Why the file does not follow the log at the moment."""
         self.opened: Future[LogInfo] = Future()
         self.is_open = False
-        """Whether `opened` has a result: every call asks, and a future takes two locks to say it."""
+        """Whether `opened` has a result: every call asks, and asking a future takes two locks."""
         self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What runs in this thread while the replica is open."""
+        """Coroutines that run in this thread while the replica is open."""
         self.erased = asyncio.Event()
-        """Set when a message that erases was executed."""
         self.erased_at = 0
-        """The position of the last such message that this process has executed."""
+        """The position of the last message executed here that erases."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread = threading.Thread(target=self._main, name="redrive-replica", daemon=True)
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="redrive-replica", daemon=True)
         self._alive = alive
         self._heard = heard
         self._handed: deque[PendingCommand] = deque()
@@ -89,40 +85,24 @@ class Engine:
         self._gate = Gate()
         self._calls: set[asyncio.Future[Any]] = set()
         self._pause = 0.0
-        """Seconds before the log is heard again after trouble."""
+        """Seconds before the log is read again after a failure."""
         self._committing: asyncio.TimerHandle | None = None
         self._careful = False
         """Whether each message is committed before its outcome is told, because executing or committing failed."""
         self._told = 0
-        """The position up to which callers know their outcomes. Messages that are executed again are not told again."""
+        """The position up to which callers know their outcomes, so that no outcome is told twice."""
         self._feeding: asyncio.Task[None] | None = None
 
     # -- life
-
-    def start(self) -> None:
-        self.thread.start()
 
     @property
     def connection(self) -> apsw.Connection:
         return self.file.connection
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether messages were executed that only this thread's connection sees: their commit comes soon."""
-        return self.file.is_dirty
-
-    @property
-    def was_refused(self) -> bool:
-        """Whether the replica could not be opened; a later try may do better."""
-        return self.opened.done() and self.opened.exception() is not None
-
     def stop(self) -> None:
-        """Finish what was accepted, then close. From any thread; `thread.join` waits for it."""
+        """Execute the accepted commands, then close. From any thread; `thread.join` waits for it."""
         if self.loop is not None:
             call_in_loop(self.loop, self._stopping.set)
-
-    def _main(self) -> None:
-        asyncio.run(self._live())
 
     async def _live(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -142,7 +122,7 @@ class Engine:
         for chore in self.chores:
             self._spawn(chore())
         await self._stopping.wait()
-        self.sender.refusal = self.sender.refusal or self._closed()
+        self.sender.refusal = self.sender.refusal or self._closed_error()
         await self._finish()
         for call in list(self._calls):
             call.cancel()
@@ -175,7 +155,7 @@ class Engine:
         self._check()
 
     async def _finish(self) -> None:
-        """Wait until every accepted command has its outcome, as long as the log answers."""
+        """Wait until every accepted command has its outcome, or the log does not answer for long."""
         until, settled = time.monotonic() + sender.GIVE_UP, self.sender.settled
         while not self.sender.is_idle and self.failed is None and time.monotonic() < until:
             settled.clear()
@@ -220,27 +200,27 @@ class Engine:
         self._behind.clear()
         self._heard(True, True)
 
-    def _closed(self) -> StoreUnavailable:
+    def _closed_error(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self.log.url} is closed")
 
     # -- for callers in any loop
 
     async def run(self, command: Command | Own, ticket: Ticket | None = None) -> Any:
-        """Append a command and return its outcome once this replica has executed it."""
+        """Append a command, and return its outcome once this replica has executed it."""
         pending = PendingCommand(command, ticket)
         self._check()
         self._hand_over(self._running_loop(), pending)
         return await pending.outcome()
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, pending: PendingCommand) -> None:
-        """Wake the engine's thread once for all commands that it has not looked at yet."""
+        """Wake the engine's thread once for all commands that it has not taken yet."""
         self._handed.append(pending)
         if self._woken:
             return
         self._woken = True
         if not self._gate.enter(lambda: call_in_loop(loop, self._take_over)):
             self._woken = False
-            raise self._closed()
+            raise self._closed_error()
 
     async def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine in the engine's thread."""
@@ -249,11 +229,11 @@ class Engine:
         future = self._gate.enter(lambda: asyncio.run_coroutine_threadsafe(calling, loop))
         if future is None:
             calling.close()
-            raise self._closed()
+            raise self._closed_error()
         return await asyncio.wrap_future(future)
 
     async def _run_call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a caller's work. Work that is under way when the store closes ends with an error that says so."""
+        """Run a caller's work, which ends with an error where the store closes first."""
         task = asyncio.ensure_future(work())
         self._calls.add(task)
         try:
@@ -262,7 +242,7 @@ class Engine:
             if is_cancelled():
                 task.cancel()
                 raise
-            raise self._closed() from None
+            raise self._closed_error() from None
         finally:
             self._calls.discard(task)
 
@@ -272,7 +252,7 @@ class Engine:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self.loop is None or self._stopping.is_set():
-            raise self._closed()
+            raise self._closed_error()
         return self.loop
 
     # -- in the engine's thread
@@ -290,7 +270,7 @@ class Engine:
         return await pending.outcome()
 
     async def wait_until_current(self) -> None:
-        """Wait until this file holds all that the log held when this was called. Callers share one look at the end."""
+        """Wait until this file holds all that the log holds now. Concurrent callers share one question to the log."""
         if self._ending is None:
             self._ending = asyncio.ensure_future(self._look_at_end())
         await self.wait_for(await asyncio.shield(self._ending))
@@ -303,7 +283,7 @@ class Engine:
             await waiter
 
     async def _look_at_end(self) -> int:
-        """Ask for the end of the log. Callers that come while the question is under way need the next one."""
+        """Ask for the end of the log. Callers that come later need the next question."""
         await asyncio.sleep(0)
         self._ending = None
         try:
@@ -312,7 +292,7 @@ class Engine:
             raise StoreUnavailable(f"{self.log.url} does not answer: {error}") from error
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask again for a while where the log has no leader."""
+        """Repeat a question for a while where the log has no leader."""
         until, tries = time.monotonic() + LEADER_SECONDS, 0
         while True:
             try:
@@ -323,10 +303,10 @@ class Engine:
             await asyncio.sleep(AGAIN[min(tries, len(AGAIN) - 1)])
             tries += 1
 
-    # -- hearing
+    # -- reading the log
 
     async def _feed(self) -> None:
-        """Hear the log until the thread ends, also while it stops: messages under way wait for their echo."""
+        """Read the log until the thread ends, also while it stops: messages under way wait for their echo."""
         await asyncio.sleep(self._pause)
         while True:
             try:
@@ -344,14 +324,14 @@ class Engine:
                 return
             except LogUnavailable as error:
                 self.sender.lose_touch()
-                self._note_trouble(f"{self.log.url} cannot be heard: {error}")
+                self._note_trouble(f"{self.log.url} cannot be read: {error}")
             except apsw.Error as error:
                 self._note_unwritable(error)
             self._slow_down()
             await asyncio.sleep(self._pause)
 
     async def _follow(self) -> None:
-        """Execute what the log sends, and begin at its newest snapshot where it no longer holds what comes next."""
+        """Execute what the log sends; begin at its newest snapshot where the next message was trimmed."""
         try:
             async with contextlib.aclosing(self.log.feed(self.file.position)) as feed:  # before another one is opened
                 async for entries in feed:
@@ -361,7 +341,7 @@ class Engine:
             await self._restore(error)
 
     async def _restore(self, jump: LogJumps) -> None:
-        """Go on from a snapshot, because others have trimmed what this replica has not heard yet."""
+        """Go on from a snapshot, because the messages that this replica needs next were trimmed."""
         self.file.commit()
         info = msgspec.structs.replace(self.info, first=await self.log.first(), last=await self.log.end())
         before = self.file.position
@@ -388,8 +368,7 @@ class Engine:
         self.trouble = trouble
 
     def _execute(self, entries: Sequence[LogEntry]) -> None:
-        """Execute messages in one transaction. Where that fails they are heard again and executed one by one, so that
-        the good ones pass."""
+        """Execute messages in one transaction; where that fails read them again, and execute them one by one."""
         entries = [entry for entry in entries if entry.position > self.file.position]
         if not entries:
             return
@@ -420,7 +399,7 @@ class Engine:
     # -- committing
 
     async def commit(self) -> None:
-        """Let other connections see what was executed; raises where that cannot be written."""
+        """Let other connections see the executed messages; raise where they cannot be written."""
         error = self._commit_or_rewind()
         if error is not None:
             raise self.file.translate(error) from error
@@ -433,7 +412,7 @@ class Engine:
             raise
 
     def _commit_or_rewind(self) -> apsw.Error | None:
-        """Commit; where that fails hear the log again from where the file stands, and return the error."""
+        """Commit; where that fails read the log again from the position of the file, and return the error."""
         if self._committing is not None:
             self._committing.cancel()
             self._committing = None
@@ -450,7 +429,7 @@ class Engine:
         return None
 
     def _commit_last(self) -> None:
-        """Commit in a replica that hears no more: what is not committed now is executed at its next start."""
+        """Commit in a replica that stops. Its next start executes again what cannot be committed now."""
         try:
             self.file.commit()
         except apsw.Error as error:
@@ -460,7 +439,7 @@ class Engine:
     # -- outcomes
 
     def _settle(self, replayed: Sequence[Replayed]) -> None:
-        """Tell the callers their outcomes, then those that wait for changes."""
+        """Tell the callers their outcomes, then wake those that wait for changes."""
         done: list[PendingCommand] = []
         own = False
         for message in replayed:
@@ -484,7 +463,6 @@ class Engine:
             self.sender.settled.set()
 
     def _release_waiters(self) -> None:
-        """Release the callers that wait for a message that this file holds now."""
         position = self.file.position
         for end, waiter in self._behind:
             if end <= position and not waiter.done():
@@ -493,4 +471,4 @@ class Engine:
 
 
 class _Rewound(Exception):
-    """What was executed and not yet committed was undone: it must be heard again."""
+    """Executed messages were rolled back before their commit: they must be read again."""

@@ -1,4 +1,4 @@
-"""What one message of the log holds: commands that waited together, who issued them, and what the issuer knew."""
+"""Writes and reads the messages of the log: commands that waited together, their issuer, and what the issuer knew."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ LEVEL: Final = 1
 """The level of the Machine that this code replays. Every change of what a command does raises it."""
 PACKED_BYTES: Final = 256 * 1024
 PACKED_COMMANDS: Final = 1_000
-"""A message takes no more of what waits than this."""
+"""The most that one message takes of the commands that wait."""
 
 
 class CommandItem(msgspec.Struct, frozen=True, array_like=True, tag="Item", gc=False):
-    """One command, and the ticket of a client that may send it again by another way."""
+    """One command, and the ticket of a client that may send the command again by another way."""
 
     command: Command
     ticket: Ticket | None = None
 
 
 class Level(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """From here on commands are executed as this level says."""
+    """From this message on replicas execute commands at this level."""
 
     number: int
 
 
 class Halt(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Nothing is claimed from here on, because replicas differ; `why=None` goes on."""
+    """From this message on nothing is claimed, because replicas differ; `why=None` ends that."""
 
     why: str | None
 
 
 class Arrived(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The first message of a log into which the jobs of a file are moved. They come as a snapshot behind it."""
+    """The first message of a log into which the jobs of a file move. The jobs come as a snapshot behind it."""
 
     token: str
 
 
 class JobsMoved(msgspec.Struct, frozen=True, array_like=True, tag="Moved"):
-    """The jobs of this log are elsewhere from here on. No replica passes it, unless a job ran at this place."""
+    """From this message on the jobs of this log are elsewhere. No replica passes it, unless a job ran at this place."""
 
     to: str
 
 
 Own = Level | Halt | Arrived | JobsMoved
-"""What is about the log itself, and no command of the Machine."""
+"""Items about the log itself, which the Machine does not execute."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """One message."""
+    """One message of the log."""
 
     ticket: Ticket
-    """Of the replica that issued it: its number here, and below which it sends none again."""
+    """The number of the message at its issuer, and the number below which the issuer sends none again."""
     level: int
-    """The active level where the issuer was: not its own, which the others may not have yet."""
+    """The active level at the issuer's position; not the level of the issuer's code, which others may not have yet."""
     generation: str
     position: int
     chain: bytes
-    """Where the issuer was in the log, and its hash over all outcomes so far: other replicas must have the same."""
+    """The issuer's hash over all outcomes up to its position: other replicas must have the same."""
     items: tuple[CommandItem | Own, ...]
 
 
 class EnvelopePart(msgspec.Struct, frozen=True, array_like=True, tag="Part"):
-    """A piece of an envelope that is larger than the log takes at once. The last piece executes the whole."""
+    """A piece of an envelope that is larger than the log takes at once. The last piece executes the envelope."""
 
     ticket: Ticket
     number: int
@@ -78,13 +78,14 @@ class EnvelopePart(msgspec.Struct, frozen=True, array_like=True, tag="Part"):
 Message = Envelope | EnvelopePart
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final[Callable[[bytes], Message]] = msgspec.msgpack.Decoder(Message).decode
 _decode_item: Final = msgspec.msgpack.Decoder(CommandItem | Own).decode
-_decode_envelope: Final = msgspec.msgpack.Decoder(Envelope).decode
+unpack: Final[Callable[[bytes], Message]] = msgspec.msgpack.Decoder(Message).decode
+"""Reads a message. Raises msgspec.MsgspecError where this code cannot read it."""
+unpack_whole: Final = msgspec.msgpack.Decoder(Envelope).decode
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True, tag="Envelope"):
-    """An Envelope whose items are encoded already, each by the caller that issued it."""
+    """An Envelope whose items are already encoded, each by the caller that issued it."""
 
     ticket: Ticket
     level: int
@@ -95,9 +96,9 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, tag="Envelope"):
 
 
 def item(command: Command | Own, ticket: Ticket | None = None) -> bytes:
-    """One item, encoded on its own: one that cannot be encoded must not spoil those of other callers.
+    """Encode one item by itself, so that a faulty item does not spoil those of other callers.
 
-    It is read back at once, because a message that no replica can read would stop all of them.
+    The item is read back at once, because a message that no replica can read would stop all replicas.
     """
     try:
         raw = _encode(command if isinstance(command, Own) else CommandItem(command, ticket))
@@ -110,20 +111,11 @@ def item(command: Command | Own, ticket: Ticket | None = None) -> bytes:
 def pack(
     ticket: Ticket, generation: str, position: int, chain: bytes, items: Sequence[bytes], level: int = LEVEL
 ) -> bytes:
-    return _encode(_Packed(ticket, level, generation, position, chain, [msgspec.Raw(one) for one in items]))
-
-
-def unpack(data: bytes) -> Message:
-    """Raises msgspec.MsgspecError where this code cannot read it."""
-    return _decode(data)
-
-
-def unpack_whole(data: bytes) -> Envelope:
-    return _decode_envelope(data)
+    return _encode(_Packed(ticket, level, generation, position, chain, [msgspec.Raw(item) for item in items]))
 
 
 def parts(ticket: Ticket, data: bytes, limit: int) -> Sequence[bytes]:
-    """The data as it is, or as parts where it is larger than the log takes at once."""
+    """Split a message that is larger than the log takes at once into parts."""
     if len(data) <= limit:
         return [data]
     room = limit - 200

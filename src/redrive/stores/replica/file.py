@@ -1,4 +1,4 @@
-"""ReplicaFile: the SQLite file of one replica, and the transaction in which messages of the log are executed.
+"""ReplicaFile: holds the SQLite file of one replica, and executes messages of the log in a transaction.
 
 The file is written by the engine's thread alone. Its commits are not synced: the log is what makes them durable.
 """
@@ -22,20 +22,20 @@ from redrive.stores.sqlite.file_guard import FileGuard
 from redrive.stores.sqlite.fork_guard import use
 
 CHECKPOINT_PAGES: Final = 4_000
-"""A checkpoint syncs the file while callers wait; 16 MB of SQLite's own log between two of them are no burden."""
+"""Pages between two checkpoints: 16 MB. A checkpoint syncs the file while callers wait."""
 
 
 class ReplicaFile:
-    """Owns the writing connection. `is_dirty` says that executed messages wait for their commit."""
+    """Owns the writing connection to the file."""
 
     def __init__(self, path: Path, replay: Replay) -> None:
         self.path = path
         self.guard = FileGuard(path)
         self.replay = replay
         self.is_dirty = False
-        """Whether messages were executed that only this connection sees."""
+        """Whether executed messages, which only this connection sees, wait for their commit."""
         self.has_erased = False
-        """Whether something was erased whose words SQLite's own log still holds."""
+        """Whether SQLite's log still holds contents that were erased."""
         self._connection: apsw.Connection | None = None
 
     @property
@@ -46,7 +46,7 @@ class ReplicaFile:
 
     @property
     def position(self) -> int:
-        """The last message that was executed."""
+        """The position of the last message that was executed."""
         standing = self.replay.standing
         return standing.position if standing is not None else 0
 
@@ -67,7 +67,7 @@ class ReplicaFile:
             self._connection = None
 
     def reload(self) -> None:
-        """Read the position again, after another connection replaced the content of the file."""
+        """Read the position again after another connection replaced the content of the file."""
         with use:
             self.replay.load(self.connection)
 
@@ -87,7 +87,7 @@ class ReplicaFile:
         return replayed
 
     def commit(self) -> None:
-        """Commit what was executed; where that fails the file stands where it stood before."""
+        """Commit the executed messages; where that fails roll them back."""
         if not self.is_dirty:
             return
         connection = self.connection

@@ -1,4 +1,4 @@
-"""Where the replicas of one machine live: a file for each process, and one folder with the signs of life of all."""
+"""Keeps the replicas of one machine: a file for each process, and one folder with the signs of life of all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY: Final = 86_400.0
 
 
 class ReplicaFolder:
-    """Gives every process a file of its own; one that a process has left is used again by the next."""
+    """Gives every process a file; the next process uses the file of one that has ended."""
 
     def __init__(self, folder: Path, days: float = 30.0) -> None:
         """`days`: a file that was not opened for so long is deleted before anything reads it."""
@@ -34,12 +34,12 @@ class ReplicaFolder:
         self._handle: int | None = None
 
     def take(self) -> Path:
-        """The first file that no living process uses."""
+        """Lock and return the first file that no living process uses."""
         self._make_folder()
         self._delete_old()
         for number in range(MOST):
             handle = self._open_lock(number)
-            if self._locked(handle):
+            if self._try_lock(handle):
                 self._handle = handle
                 os.utime(handle)
                 return self.folder / f"replica-{number}.db"
@@ -47,7 +47,7 @@ class ReplicaFolder:
         raise StoreUnavailable(f"{self.folder} has {MOST} replicas in use: let processes on this machine share a hub")
 
     def _delete_old(self) -> None:
-        """Delete the files that no process opened for long. They are copies; what was erased since is still in them."""
+        """Delete the copies that no process opened for long: they hold what was erased since."""
         limit = time.time() - self._seconds
         for lock in self.folder.glob("replica-*.lock"):
             file = lock.with_suffix(".db")
@@ -58,7 +58,7 @@ class ReplicaFolder:
     def _delete(self, lock: Path, files: list[Path]) -> None:
         handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if self._locked(handle):
+            if self._try_lock(handle):
                 for file in files:
                     file.unlink(missing_ok=True)
                 days = self._seconds / DAY
@@ -70,18 +70,18 @@ class ReplicaFolder:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._refuse_folder(error) from error
 
     def _open_lock(self, number: int) -> int:
         try:
             return os.open(self.folder / f"replica-{number}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._refuse_folder(error) from error
 
-    def _unusable(self, error: OSError) -> StoreUnavailable:
+    def _refuse_folder(self, error: OSError) -> StoreUnavailable:
         return StoreUnavailable(f"cannot keep a replica in {self.folder}: {error.strerror}")
 
-    def _locked(self, handle: int) -> bool:
+    def _try_lock(self, handle: int) -> bool:
         if fcntl is None:
             return True
         try:
@@ -91,7 +91,7 @@ class ReplicaFolder:
         return True
 
     def forked(self) -> None:
-        """In a forked child: the parent's file stays the parent's. Closing our copy of the handle keeps its lock."""
+        """Leave the file to the parent, in a forked child. Closing the child's copy of the handle keeps the lock."""
         if self._handle is not None:
             with contextlib.suppress(OSError):
                 os.close(self._handle)
@@ -109,7 +109,7 @@ def _last_used(files: list[Path]) -> float:
 
 
 class FixedFile:
-    """One file for one process, as whoever uses it has chosen."""
+    """Gives the process the one file that its user has chosen."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class FixedFile:
         return self._path
 
     def forked(self) -> None:
-        """The child must be given a file of its own by whoever chose this one."""
+        """Do nothing: the user of the store chooses another file for the child."""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no lock is held."""

@@ -1,4 +1,4 @@
-"""MemoryLog: a log in the memory of one process, with the faults of a real one, for tests."""
+"""MemoryLog: keeps a log in the memory of one process for tests, with the faults of a real log."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BATCH: Final = 100
 
 
 class Faults(msgspec.Struct):
-    """What goes wrong from now on."""
+    """Says which faults happen from now on."""
 
     down: bool = False
     """Nothing can be reached."""
     lose_acks: int = 0
-    """So many appends are kept, and their answer is lost."""
+    """How many appends lose their answer, although they are kept."""
     repeat: bool = False
     """Every message is appended a second time, as after a duplicate window."""
     hold: bool = False
@@ -41,7 +41,7 @@ class Faults(msgspec.Struct):
 
 
 class MemoryMessages:
-    """The messages and snapshots, shared by all logs on them."""
+    """Holds the messages and snapshots of all logs on them."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self.clock = clock
@@ -54,7 +54,7 @@ class MemoryMessages:
         self.manifest: Manifest | None = None
         self.faults = Faults()
         self.limit: int | None = None
-        """How many bytes the log says that it takes."""
+        """The limit of bytes that the log reports."""
         self.listeners: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def tell(self) -> None:
@@ -173,7 +173,7 @@ class MemoryLog:
             self.kept.manifest = msgspec.structs.replace(manifest, version=current + 1)
 
     async def drop_pieces(self, keep: Sequence[str]) -> None:
-        """Only where the current manifest names exactly these: whoever has moved it on removes the others."""
+        """Remove the others where the current manifest names exactly these, as the log on PostgreSQL does."""
         with self.kept.lock:
             manifest = self.kept.manifest
             named = set(manifest.names) if manifest is not None else set()

@@ -25,7 +25,7 @@ _OPTIONS: Final = frozenset(
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """One log on NATS, and how to reach it."""
+    """The address of one log on NATS, with credentials and options."""
 
     hosts: tuple[str, ...]
     namespace: str
@@ -36,13 +36,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int | None = None
     max_bytes: int | None = None
     snapshot_bytes: int | None = None
-    """None leaves a stream that exists as it is."""
+    """None leaves the limit of an existing stream as it is."""
     creds: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     synced: bool = False
-    """The operator's word that every server syncs before it acknowledges: clients cannot ask for it."""
+    """The operator's promise that every server syncs before it acknowledges, which clients cannot ask for."""
     replica: bool = False
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return "tls" if self.tls else "nats"
 
     def context(self) -> ssl.SSLContext | None:
-        """What TLS connections are checked with; None without TLS."""
+        """Make the context that checks TLS connections; None without TLS."""
         if not self.tls and self.tls_ca is None and self.tls_cert is None:
             return None
         try:
@@ -77,7 +77,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_address(url: str) -> Address:
-    """Raises ConfigError where the URL cannot be used; its message names the part, never the credentials."""
+    """Read a URL. Raises ConfigError that names the faulty part, never the credentials."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -113,7 +113,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _host(text: str) -> str:
-    """host:port, with NATS' own port where none is given."""
+    """Read host:port, with the port of NATS where none is given."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port or 4222

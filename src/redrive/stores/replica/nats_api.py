@@ -1,4 +1,4 @@
-"""The answers of JetStream's API, and what its error codes mean for a log."""
+"""Reads the answers of JetStream's API, and translates its error codes for a log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from redrive.stores.replica.log import LogFull, LogUnavailable
 
 encode: Final = msgspec.json.Encoder().encode
 FULL: Final = frozenset({10002, 10023, 10047, 10077})
-"""The stream, the account or the server has no more room. Its HTTP-like code is the one of a missing leader: 503."""
+"""Errors of a stream, an account or a server that is full. Their HTTP-like code is that of a missing leader: 503."""
 NO_STREAM: Final = 10059
 NO_MESSAGE: Final = 10037
 NAME_IN_USE: Final = 10058
 NO_LEADER: Final = (10008, 10009)
 MOVED: Final = (10071, 10164)
-"""Compare-and-set found another value."""
+"""Errors of a compare-and-set that met another value."""
 T = TypeVar("T")
 
 
@@ -68,7 +68,7 @@ class Cluster(msgspec.Struct):
 
 
 class StreamInfo(msgspec.Struct):
-    """The part of STREAM.INFO that is used here."""
+    """The part of STREAM.INFO that redrive uses."""
 
     created: str = ""
     ts: str = ""
@@ -134,7 +134,7 @@ def api(verb: str) -> str:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """Read an answer; an error in it is raised as what it means."""
+    """Read an answer; translate and raise an error in it."""
     try:
         answer: Any = _decoders[kind].decode(data)
     except msgspec.MsgspecError as error:
@@ -155,12 +155,12 @@ def _refusal(kind: type, problem: ApiProblem) -> Exception:
 
 
 def is_without_leader(answer: bytes) -> bool:
-    """Whether a server says that it hears of no leader. One that is cut off from the others says so for as long."""
+    """Whether a server knows no leader, as one does that is cut off from the others."""
     return len(answer) < 500 and any(b'"err_code":%d' % number in answer for number in NO_LEADER)
 
 
 def header(block: bytes, name: str) -> str:
-    """One header of a stored message."""
+    """Read one header of a stored message."""
     for line in block.split(b"\r\n"):
         key, _, value = line.partition(b":")
         if key.strip() == name.encode():

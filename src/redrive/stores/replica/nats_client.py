@@ -1,6 +1,6 @@
-"""nats-py's client with shorter ways: a message goes to its hearer in the step that reads it from the socket.
+"""Shortens nats-py's client: a message goes to its listener in the step that reads it from the socket.
 
-Where a later nats-py has other inner names, its own longer ways are taken, and everything still works.
+Where a later nats-py has other inner names, its own slower methods run instead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Client(client.Client):
         return subscription
 
     def send(self, subject: str, data: bytes, reply: str, headers: bytes) -> bool:
-        """Write a message in this step; False where it must take the longer way."""
+        """Write a message in this step; return False where it must be published the slower way."""
         if not self.is_connected or not self._transport or self._pending:
             return False
         size = len(headers)
@@ -63,7 +63,7 @@ class Client(client.Client):
         hear(Heard(subject.decode(), reply.decode(), data, _read_headers(headers) if headers else None))
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """Write at once: few messages are under way, and another task would write them one step later."""
+        """Write at once, because another task would write one step later."""
         if force_flush or not self.is_connected or not self._transport:
             return await super()._flush_pending(force_flush)
         if self._pending:

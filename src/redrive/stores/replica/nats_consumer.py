@@ -1,4 +1,4 @@
-"""Reads a stream in order by an ephemeral pull consumer, which is made anew whenever it falls silent."""
+"""Reads a stream in order by an ephemeral pull consumer, until it falls silent."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ TOGETHER: Final = 200
 """How many messages are handed on at a time."""
 PULL: Final = 400
 PULL_BYTES: Final = 8 << 20
-"""What one request asks for; the next one follows when half of it has come."""
+"""The most that one request asks for; the next request follows when half of that has come."""
 EXPIRES_SECONDS: Final = 30
 HEARTBEAT_SECONDS: Final = 1
 TICK_SECONDS: Final = 0.5
 SILENT_TICKS: Final = 5
-"""Ticks of this process's event loop without a message or heartbeat: a loop that was busy itself has heard nothing."""
+"""Ticks without a message or heartbeat. They are ticks of the event loop, because a busy loop reads nothing."""
 INACTIVE_SECONDS: Final = 30
-"""After so long the server removes the consumer of a process that died."""
+"""Seconds after which the server removes the consumer of a process that died."""
 SECOND: Final = 1_000_000_000
 _DONE: Final = ("404", "408")
 _ENDS: Final = ("batch completed", "message size exceeds maxbytes")
-"""What a 409 says of a request that is over, while its consumer is sound."""
+"""Descriptions of a 409 that ends a request, while its consumer is sound."""
 
 
 class Consumer:
-    """One consumer on the server. `next` returns None when another one must be made."""
+    """Holds one consumer on the server. `next` returns None when another consumer must be made."""
 
     def __init__(self, connection: Connection, stream: str, after: int) -> None:
         self._connection = connection
@@ -80,7 +80,7 @@ class Consumer:
         }
 
     async def close(self) -> None:
-        """Remove the consumer, as far as the server can be reached."""
+        """Remove the consumer, where the server can be reached."""
         if self._timer is not None:
             self._timer.cancel()
         connection = self._connection
@@ -102,7 +102,7 @@ class Consumer:
     # -- reading
 
     async def next(self) -> Sequence[LogEntry] | None:
-        """What has arrived together; None once the consumer is broken and all that came is read."""
+        """Return what has arrived together; None once the consumer is broken and everything is read."""
         entries = self._entries
         while not entries:
             if self.broken is not None:
@@ -136,7 +136,7 @@ class Consumer:
         except LogUnavailable as error:
             self._break(str(error))
 
-    # -- what comes
+    # -- messages
 
     def _on_message(self, message: Heard) -> None:
         self._silent = 0
@@ -167,14 +167,14 @@ class Consumer:
 
     def _on_status(self, message: Heard) -> None:
         headers = message.headers or {}
-        status, said = headers.get("Status", ""), headers.get("Description", "")
+        status, description = headers.get("Status", ""), headers.get("Description", "")
         if status == "100":
             return
-        if status in _DONE or (status == "409" and said.lower() in _ENDS):
+        if status in _DONE or (status == "409" and description.lower() in _ENDS):
             self._pulls.pop(message.subject.rpartition(".")[2], None)
             self._came.set()
         else:
-            self._break(f"{status} {said}".strip())
+            self._break(f"{status} {description}".strip())
 
     def _on_lost(self) -> None:
         self._break("the connection was lost")

@@ -1,7 +1,6 @@
-"""PostgresLog: the log of a namespace in tables of a PostgreSQL database.
+"""PostgresLog: keeps the log of a namespace in tables of a PostgreSQL database.
 
-Appends of a namespace take turns by an advisory lock that the server holds until their commit, so that positions are
-contiguous and nobody can read position n before n - 1 is committed.
+An advisory lock serializes the appends of a namespace, so that position n is never visible before n - 1.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -47,9 +46,9 @@ MAX_MESSAGE: Final = 4 * 1024 * 1024
 OLDEST_SERVER: Final = 120_000
 BATCH: Final = 200
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""How much one look of the feed and one append may carry."""
+"""The most that one look of the feed or one append carries."""
 POLL_SECONDS: Final = 1.0
-"""The feed looks so often by itself, because a pooler may keep notifications from coming."""
+"""Seconds between two looks of the feed without a notification, which a pooler may hold back."""
 OPEN_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 15.0
 TRIM_ROWS: Final = 10_000
@@ -59,8 +58,12 @@ _FIRST_MANIFEST: Final = (
 _NEXT_MANIFEST: Final = (
     "UPDATE rd_manifest SET version = version + 1, data = %s WHERE ns = %s AND version = %s RETURNING ns"
 )
-_ENTRY: Final = "seq, id, data, extract(epoch from at)::float8"
-
+_AT_POSITION: Final = "SELECT seq, id, data, extract(epoch from at)::float8 FROM rd_log WHERE ns = %s AND seq = %s"
+_TRIM: Final = """
+    DELETE FROM rd_log WHERE ns = %s AND seq IN (
+        SELECT seq FROM rd_log WHERE ns = %s AND seq < %s AND seq < (SELECT max(seq) FROM rd_log WHERE ns = %s)
+        ORDER BY seq LIMIT %s) RETURNING seq
+"""
 _FROM_POSITION: Final = """
     SELECT seq, id, CASE WHEN seq > %s THEN data ELSE '' END, extract(epoch from at)::float8
     FROM rd_log WHERE ns = %s AND seq >= %s ORDER BY seq LIMIT %s
@@ -68,7 +71,7 @@ _FROM_POSITION: Final = """
 
 
 class _Link:
-    """One connection, made anew when it was lost."""
+    """Keeps one connection, and makes it anew when it is lost."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
@@ -76,7 +79,7 @@ class _Link:
         self._turn = asyncio.Lock()
 
     async def use(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run `work` with the connection, one caller at a time. Errors come in the words of the log."""
+        """Run `work` with the connection, one caller at a time, and translate its errors."""
         async with self._turn:
             try:
                 with _translated():
@@ -136,19 +139,16 @@ def in_words(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-class _Append:
+class _Append(NamedTuple):
     """One message that waits for its position."""
 
-    __slots__ = ("data", "future", "id")
-
-    def __init__(self, id: str, data: bytes) -> None:
-        self.id = id
-        self.data = data
-        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    id: str
+    data: bytes
+    future: asyncio.Future[int]
 
 
 class PostgresLog:
-    """One process's connection to a log on PostgreSQL."""
+    """Holds one process's connections to a log on PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         where = read_url(url)
@@ -161,7 +161,7 @@ class PostgresLog:
         self._came: set[asyncio.Event] = set()
         self._generation = ""
         self._last: LogEntry | None = None
-        """What the feed gave out last."""
+        """The newest entry that a feed has handed on."""
         self._writer, self._reader = _Link(self._conninfo), _Link(self._conninfo)
 
     # -- opening and closing
@@ -170,13 +170,14 @@ class PostgresLog:
         await self._wait_for_server()
         await self._refuse_unfit()
         generation = self._generation = await self._make()
-        durability, advice = await self._durability()
+        settings = ("synchronous_commit", "fsync", "synchronous_standby_names")
+        durability, advice = judge(*await self._settings(*settings))
         if advice:
             log.warning("%s is %s: %s", self.url, durability, advice)
         return LogInfo(self.url, durability, MAX_MESSAGE, generation, await self.first(), await self.end(), advice)
 
     async def _wait_for_server(self) -> None:
-        """Wait for a server that takes writes, and say what is waited for."""
+        """Wait for a server that takes writes, and log what is missing."""
         until, told = time.monotonic() + OPEN_SECONDS, False
         while True:
             try:
@@ -207,7 +208,7 @@ class PostgresLog:
         return [value for (value,) in rows]
 
     async def _make(self) -> str:
-        """Make what is missing, one process at a time; the generation of the log."""
+        """Make missing tables and the log, one process at a time; return the generation of the log."""
 
         async def work(connection: Connection) -> str:
             async with connection.transaction():
@@ -225,10 +226,6 @@ class PostgresLog:
 
         return await self._writer.use(work)
 
-    async def _durability(self) -> tuple[Durability, str]:
-        commit, fsync, standbys = await self._settings("synchronous_commit", "fsync", "synchronous_standby_names")
-        return judge(commit, fsync, standbys)
-
     async def close(self) -> None:
         flusher = self._flusher
         if flusher is not None:
@@ -245,14 +242,14 @@ class PostgresLog:
     async def append(self, id: str, data: bytes) -> int:
         if len(data) > MAX_MESSAGE:
             raise ValueError("larger than the log takes")
-        one = _Append(id, data)
-        self._waiting.append(one)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Append(id, data, future))
         if self._flusher is None:
             self._flusher = asyncio.ensure_future(self._flush())
-        return await one.future
+        return await future
 
     async def _flush(self) -> None:
-        """Append all that waits, batch by batch: what comes during one commit shares the next."""
+        """Append all that waits, batch by batch; messages that come during one commit share the next."""
         try:
             while batch := self._batch():
                 await self._append_batch(batch)
@@ -267,13 +264,13 @@ class PostgresLog:
             size += len(self._waiting[0].data)
             if batch and size > BATCH_BYTES:
                 break
-            one = self._waiting.pop(0)
-            if not one.future.done():
-                batch.append(one)
+            append = self._waiting.pop(0)
+            if not append.future.done():
+                batch.append(append)
         return batch
 
     async def _append_batch(self, batch: Sequence[_Append]) -> None:
-        ids, messages = [one.id for one in batch], [one.data for one in batch]
+        ids, messages = [append.id for append in batch], [append.data for append in batch]
         try:
             ((positions,),) = await self._writer.rows(
                 "SELECT rd_log_append_1(%s, %b::text[], %b::bytea[])", self.namespace, ids, messages
@@ -283,16 +280,13 @@ class PostgresLog:
             if not isinstance(error, Exception):
                 raise
             return
-        for one, position in zip(batch, positions, strict=True):
-            if not one.future.done():
-                one.future.set_result(position)
-        self._wake()
-
-    def _wake(self) -> None:
+        for append, position in zip(batch, positions, strict=True):
+            if not append.future.done():
+                append.future.set_result(position)
         for event in self._came:
             event.set()
 
-    # -- hearing
+    # -- reading
 
     async def feed(self, after: int) -> AsyncGenerator[Sequence[LogEntry], None]:
         came = asyncio.Event()
@@ -300,7 +294,7 @@ class PostgresLog:
         listener = asyncio.ensure_future(self._listen(came))
         reader = _Link(self._conninfo)
         try:
-            await self._same_generation()
+            await self._refuse_other_generation()
             while True:
                 came.clear()
                 if entries := await self._after(reader, after):
@@ -317,17 +311,14 @@ class PostgresLog:
             await asyncio.gather(listener, return_exceptions=True)
             await reader.close()
 
-    async def _same_generation(self) -> None:
+    async def _refuse_other_generation(self) -> None:
         rows = await self._reader.rows("SELECT generation FROM rd_log_state WHERE ns = %s", self.namespace)
         generation = rows[0][0] if rows else "none"
         if generation != self._generation:
             raise LogChanged.made_anew(self.url, generation, self._generation)
 
     async def _after(self, reader: _Link, position: int) -> list[LogEntry]:
-        """What follows a position, once the message at the position is the one that was heard last.
-
-        The newest message is never deleted, so that a log without it is not the one that was heard.
-        """
+        """Read what follows a position, once the message there is the one that was read last: it is never deleted."""
         rows = await reader.rows(_FROM_POSITION, position, self.namespace, position, BATCH + 1)
         entries = [LogEntry(*row) for row in rows]
         here = entries.pop(0) if entries and entries[0].position == position else None
@@ -339,7 +330,7 @@ class PostgresLog:
         return entries
 
     async def _listen(self, came: asyncio.Event) -> None:
-        """Set the event at every notification. Where none can be had, the feed's own look each second does."""
+        """Set the event at every notification. Without notifications the feed looks each second by itself."""
         told = False
         while True:
             try:
@@ -366,9 +357,7 @@ class PostgresLog:
         return int(first)
 
     async def entry(self, position: int) -> LogEntry | None:
-        rows = await self._reader.rows(
-            f"SELECT {_ENTRY} FROM rd_log WHERE ns = %s AND seq = %s", self.namespace, position
-        )
+        rows = await self._reader.rows(_AT_POSITION, self.namespace, position)
         return LogEntry(*rows[0]) if rows else None
 
     async def fill(self) -> Fill:
@@ -384,33 +373,21 @@ class PostgresLog:
     async def put_pieces(self, name: str, pieces: AsyncIterator[bytes]) -> int:
         number = 0
         async for piece in pieces:
-            await self._reader.rows(
-                "INSERT INTO rd_snapshot (ns, name, number, data) VALUES (%s, %s, %s, %s)",
-                self.namespace,
-                name,
-                number,
-                piece,
-            )
+            query = "INSERT INTO rd_snapshot (ns, name, number, data) VALUES (%s, %s, %s, %s)"
+            await self._reader.rows(query, self.namespace, name, number, piece)
             number += 1
         return number
 
     async def pieces(self, snapshot: LogSnapshot) -> AsyncIterator[bytes]:
         for number in range(snapshot.pieces):
-            rows = await self._reader.rows(
-                "SELECT data FROM rd_snapshot WHERE ns = %s AND name = %s AND number = %s",
-                self.namespace,
-                snapshot.name,
-                number,
-            )
+            query = "SELECT data FROM rd_snapshot WHERE ns = %s AND name = %s AND number = %s"
+            rows = await self._reader.rows(query, self.namespace, snapshot.name, number)
             if not rows:
                 raise LookupError(f"piece {number} of {snapshot.pieces} is missing")
             yield rows[0][0]
 
     async def put_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest if it is the next one and all pieces that it names are there.
-
-        Another process may have dropped them: it drops what the current manifest does not name.
-        """
+        """Write the manifest if it is the next one and no other process has dropped the pieces that it names."""
         packed = msgspec.msgpack.encode(msgspec.structs.replace(manifest, version=manifest.version + 1))
         query = _NEXT_MANIFEST if manifest.version else _FIRST_MANIFEST
 
@@ -429,7 +406,7 @@ class PostgresLog:
         await self._reader.use(work)
 
     async def drop_pieces(self, keep: Sequence[str]) -> None:
-        """Remove the other snapshots, if the current manifest names exactly these: whoever moved it on removes more."""
+        """Remove the other snapshots, unless another process has written a later manifest."""
 
         async def work(connection: Connection) -> None:
             async with connection.transaction():
@@ -447,21 +424,14 @@ class PostgresLog:
 
     async def trim(self, before: int) -> None:
         while True:
-            rows = await self._reader.rows(
-                "DELETE FROM rd_log WHERE ns = %s AND seq IN (SELECT seq FROM rd_log WHERE ns = %s AND seq < %s"
-                " AND seq < (SELECT max(seq) FROM rd_log WHERE ns = %s) ORDER BY seq LIMIT %s) RETURNING seq",
-                self.namespace,
-                self.namespace,
-                before,
-                self.namespace,
-                TRIM_ROWS,
-            )
+            ns = self.namespace
+            rows = await self._reader.rows(_TRIM, ns, ns, before, ns, TRIM_ROWS)
             if len(rows) < TRIM_ROWS:
                 return
 
 
 def _check(conninfo: str, shown: str) -> None:
-    """Refuse a URL that libpq cannot read. Its own words are not shown: they may quote the password."""
+    """Refuse a URL that libpq cannot read. The message of libpq is not shown: it may quote the password."""
     try:
         psycopg.conninfo.conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError:
@@ -472,7 +442,7 @@ def _check(conninfo: str, shown: str) -> None:
 
 
 def judge(commit: str, fsync: str, standbys: str) -> tuple[Durability, str]:
-    """The durability class that these settings of the server give, and how to get a better one."""
+    """Return the durability class that the server's settings give, and how to get a better one."""
     if fsync == "off":
         return "unsynced", "fsync is off, and a crash of the server's machine ruins the database; set fsync = on"
     if commit == "off":
@@ -495,6 +465,6 @@ def _manifest(row: Sequence[Any]) -> Manifest:
 
 
 def _answer_all(batch: Sequence[_Append], error: Exception) -> None:
-    for one in batch:
-        if not one.future.done():
-            one.future.set_exception(type(error)(*error.args))
+    for append in batch:
+        if not append.future.done():
+            append.future.set_exception(type(error)(*error.args))

@@ -1,7 +1,7 @@
-"""The tables of a log on PostgreSQL.
+"""Declares the tables of a log on PostgreSQL.
 
-Messages are appended by one function, so that a whole batch reaches the server before it takes the lock: a process that
-is frozen while it sends holds nobody up.
+One function appends messages, so that a whole batch reaches the server before it takes the lock: a process that freezes
+while it sends holds up no other.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 LOCK: Final = "hashtextextended('redrive ' || %s, 0)"
-"""The key of an advisory lock, from a name."""
+"""Makes the key of an advisory lock from a name."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS rd_log_state (
@@ -66,4 +66,4 @@ END $$;
 """
 
 EXISTS: Final = "SELECT to_regprocedure('rd_log_append_1(text, text[], bytea[])') IS NOT NULL"
-"""The function is made last: where it is, the tables are."""
+"""Asks for the function, which is made after all tables."""

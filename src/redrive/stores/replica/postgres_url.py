@@ -22,14 +22,14 @@ _WANTED: Final = {
     "target_session_attrs": "read-write",
     "tcp_user_timeout": "10000",
 }
-"""A connection that hangs must be noticed in seconds, and of several hosts only the primary takes appends."""
+"""Parameters that notice a hanging connection within seconds, and choose the primary of several hosts."""
 
 
 class PostgresUrl(msgspec.Struct, frozen=True):
-    """Where a log on PostgreSQL is."""
+    """The address of a log on PostgreSQL."""
 
     conninfo: str
-    """For psycopg alone: it holds the password."""
+    """For psycopg alone, with the password."""
     namespace: str
     shown: str
     """For people: without credentials."""

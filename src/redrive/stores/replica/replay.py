@@ -1,8 +1,7 @@
 """Replays messages of the log into the file: in order, none skipped, each once, and the same in every replica.
 
-A message is executed in the transaction that moves the position from its predecessor to it. Only the refusals that the
-Machine decides are outcomes; anything else (a full disk, a message that cannot be read) raises, the transaction is
-rolled back, and the same message is tried again.
+A message is executed in the transaction that moves the position to it. Only refusals by the Machine are outcomes; any
+other failure (a full disk, a message that cannot be read) raises, is rolled back, and the same message is tried again.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from redrive.stores.sqlite.records import select
 from redrive.stores.sqlite.sessions import RefusedCommand, encode, simplify_outcome
 
 SKEW: Final = 2.0
-"""Seconds that a claim's clock may be ahead of the log's."""
+"""Seconds by which a claim's clock may be ahead of the log's."""
 CHAIN_KEPT: Final = 5_000
-"""How many positions back a replica knows its own chain, to compare it with what issuers say."""
+"""For how many positions back a replica keeps its chain, to compare it with those of issuers."""
 NO_CHAIN: Final = b""
 LIVE_SECONDS: Final = 300.0
-"""A replica that has said nothing for so long is waited for no more. It stops where it meets the higher level.
-A part of the replay: another number would make replicas differ."""
+"""A level is activated without the replicas that were silent for so long. They stop where they meet the higher level.
+Another number would make replicas differ."""
 
 
 class ReplicaStopped(StoreFailed):
-    """This replica cannot go on by itself; the message says why and what to do."""
+    """This replica cannot go on; the message says why and what to do."""
 
 
 class LogJumps(ReplicaStopped):
-    """The message that this replica needs next did not come, and later ones did."""
+    """Later messages came without the message that this replica needs next."""
 
 
 class ChainMismatch(ReplicaStopped):
@@ -60,7 +59,7 @@ class FleetMoved(ReplicaStopped):
 
 
 class LogStanding(NamedTuple):
-    """Where a replica stands."""
+    """The position of a replica in its log, and its state there."""
 
     generation: str
     position: int
@@ -72,13 +71,13 @@ class LogStanding(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What became of one message."""
+    """Says what became of one message."""
 
     position: int
     envelope: Envelope | None
-    """What was executed; None for a part of an envelope that is not complete."""
+    """What was executed; None for a part of an incomplete envelope."""
     outcomes: Sequence[Any]
-    """One for each item; empty where the message had been executed before."""
+    """The outcome of each item; empty where the message had been executed before."""
     wakes: bool
     """Whether waiting workers should look again."""
 
@@ -90,7 +89,7 @@ _WAKING: Final = (Insert, Apply, GiveBack, Unstick)
 
 
 class Replay:
-    """Executes messages with a Machine. Knows where it stands; a rollback must be followed by `load`."""
+    """Executes messages with a Machine, and knows its position. A rollback must be followed by `load`."""
 
     def __init__(self, machine: Machine, *, clamps: bool = True, level: int | None = None) -> None:
         self.machine = machine
@@ -100,7 +99,7 @@ class Replay:
         self.standing: LogStanding | None = None
 
     def load(self, connection: apsw.Connection) -> LogStanding | None:
-        """Read where the file stands; None where it is not a replica yet."""
+        """Read the position of the file; return None where it is not a replica yet."""
         self.machine.routes.reset()
         row = connection.execute(
             "SELECT generation, position, message, chain, at, level, halted FROM replica"
@@ -134,20 +133,20 @@ class Replay:
         at = standing.at if entry.at is None else max(standing.at, entry.at)
         outcomes: Sequence[Any]
         if isinstance(message, EnvelopePart):
-            whole = self._join(connection, message)
-            if whole is None:
+            envelope = self._join(connection, message)
+            if envelope is None:
                 self._move(connection, entry, at, ["part"])
                 return Replayed(entry.position, None, (), wakes=False)
-            message = whole
+            message = envelope
         self._compare(connection, message, entry.position)
-        outcomes, said = self._envelope(connection, message, at if entry.at is not None else None)
+        outcomes, said = self._execute_envelope(connection, message, at if entry.at is not None else None)
         self._move(connection, entry, at, said)
         wakes = any(isinstance(item, CommandItem) and isinstance(item.command, _WAKING) for item in message.items)
         return Replayed(entry.position, message, outcomes, wakes)
 
     @property
     def here(self) -> LogStanding:
-        """Where this file stands; `load` or `begin` comes before."""
+        """The position of this file, which `load` or `begin` has read."""
         if self.standing is None:
             raise ReplicaStopped("this file is no replica")
         return self.standing
@@ -155,7 +154,7 @@ class Replay:
     # -- parts
 
     def _join(self, connection: apsw.Connection, part: EnvelopePart) -> Envelope | None:
-        """Keep a part; the whole envelope once all are there."""
+        """Keep a part; return the envelope once all its parts have come."""
         ticket = part.ticket
         name = f"{ticket.client}-{ticket.number}"
         connection.execute(
@@ -167,7 +166,7 @@ class Replay:
         connection.execute("DELETE FROM replica_parts WHERE message = ?", (name,))
         return wire.unpack_whole(b"".join(data for (data,) in rows))
 
-    # -- what the issuer knew
+    # -- comparing with the issuer
 
     def _compare(self, connection: apsw.Connection, envelope: Envelope, position: int) -> None:
         standing = self.here
@@ -187,8 +186,10 @@ class Replay:
 
     # -- executing
 
-    def _envelope(self, connection: apsw.Connection, envelope: Envelope, at: float | None) -> tuple[Sequence[Any], Any]:
-        """The outcomes for the issuer, and what of them goes into the chain."""
+    def _execute_envelope(
+        self, connection: apsw.Connection, envelope: Envelope, at: float | None
+    ) -> tuple[Sequence[Any], Any]:
+        """Execute the items; return their outcomes for the issuer, and those for the chain."""
         first = envelope.items[0] if envelope.items else None
         if isinstance(first, Arrived) and self.here.position == 0:
             raise ReplicaStopped(
@@ -196,19 +197,22 @@ class Replay:
                 " `redrive move` has finished"
             )
         if isinstance(first, CommandItem) and isinstance(first.command, Hello):
-            sessions.begin(connection, self._hello(first.command, at))
+            sessions.begin(connection, self._clamp_hello(first.command, at))
         try:
-            kept = sessions.find_outcome(connection, envelope.ticket)
+            earlier = sessions.find_outcome(connection, envelope.ticket)
         except sessions.SessionExpired:
             return [EXPIRED] * len(envelope.items), ["expired"]
         except sessions.TooLate:
             return [LATE] * len(envelope.items), ["late"]
-        if kept is not None:
+        if earlier is not None:
             return (), ["repeated"]
         outcomes: list[Any] = []
         for can_join, group in itertools.groupby(envelope.items, _can_join):
             items = list(group)
-            outcomes += self._joined(connection, items) if can_join else [self._item(connection, i, at) for i in items]
+            if can_join:
+                outcomes += self._execute_joined(connection, items)
+            else:
+                outcomes += [self._execute_item(connection, item, at) for item in items]
         said = [
             simplify_outcome(item.command if isinstance(item, CommandItem) else item, outcome)
             for item, outcome in zip(envelope.items, outcomes, strict=True)
@@ -216,11 +220,8 @@ class Replay:
         sessions.remember(connection, envelope.ticket, b"", at or 0.0)
         return outcomes, said
 
-    def _joined(self, connection: apsw.Connection, items: Sequence[CommandItem | Own]) -> list[Any]:
-        """Execute inserts that stand side by side in one statement; one by one where that cannot be done.
-
-        The rows and the outcomes are those of one insert after the other.
-        """
+    def _execute_joined(self, connection: apsw.Connection, items: Sequence[CommandItem | Own]) -> list[Any]:
+        """Execute neighbouring inserts in one statement, or one by one where that fails; the rows are the same."""
         commands = [
             item.command for item in items if isinstance(item, CommandItem) and isinstance(item.command, Insert)
         ]
@@ -228,7 +229,7 @@ class Replay:
         return outcomes if outcomes is not None else [self._execute(connection, command) for command in commands]
 
     def _execute_inserts(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[Any] | None:
-        """Execute them all, or none where one is refused."""
+        """Execute all inserts, or none where one is refused."""
         for command in commands:  # routes stay numbered where the inserts are rolled back
             self.machine.prepare(connection, command)
         connection.execute("SAVEPOINT inserts")
@@ -241,10 +242,10 @@ class Replay:
         connection.execute("RELEASE inserts")
         return outcomes
 
-    def _item(self, connection: apsw.Connection, item: CommandItem | Own, at: float | None) -> Any:
+    def _execute_item(self, connection: apsw.Connection, item: CommandItem | Own, at: float | None) -> Any:
         match item:
             case Level():
-                return self._level(connection, item.number, at)
+                return self._activate(connection, item.number, at)
             case Halt():
                 connection.execute("UPDATE replica SET halted = ?", (item.why,))
                 self.standing = self.here._replace(halted=item.why)
@@ -254,11 +255,11 @@ class Replay:
             case JobsMoved():
                 return self._leave(connection, item.to)
             case CommandItem():
-                command = self._clamped(item.command, at)
+                command = self._clamp(item.command, at)
                 return self._once(connection, command, item.ticket, at or 0.0)
 
-    def _level(self, connection: apsw.Connection, number: int, at: float | None) -> int | RefusedCommand:
-        """Activate a level, unless a live replica cannot replay it. There is no way back to a lower one."""
+    def _activate(self, connection: apsw.Connection, number: int, at: float | None) -> int | RefusedCommand:
+        """Activate a level, unless a live replica cannot replay it. A lower level is never activated again."""
         if number <= self.here.level:
             return self.here.level
         if late := count_behind(connection, number, at):
@@ -269,7 +270,7 @@ class Replay:
         return number
 
     def refuse_higher_level(self) -> None:
-        """Raise where the fleet replays with a level that this code does not have."""
+        """Raise where the fleet replays at a level that this code does not have."""
         if self.here.level > self.level:
             raise ReplicaStopped(
                 f"the fleet has moved to level {self.here.level} of redrive's replay, this version has {self.level}:"
@@ -277,16 +278,16 @@ class Replay:
             )
 
     def _leave(self, connection: apsw.Connection, to: str) -> RefusedCommand:
-        """Stop before this message for good, in every replica alike; refused where a job runs."""
+        """Stop every replica before this message for good; refuse where a job runs."""
         running: int = connection.execute("SELECT count(*) FROM jobs WHERE state = 'running'").get
         if running:
             return RefusedCommand(f"{running} jobs run in this fleet: stop its workers in good order, then move it")
         raise FleetMoved(to)
 
-    def _clamped(self, command: Command, at: float | None) -> Command:
-        """A claim's clock may not be far ahead of the log's, and a halted fleet claims nothing."""
+    def _clamp(self, command: Command, at: float | None) -> Command:
+        """Limit how far a claim's clock is ahead of the log's, and let a halted fleet claim nothing."""
         if isinstance(command, Hello):
-            return self._hello(command, at)
+            return self._clamp_hello(command, at)
         if isinstance(command, Take) and self.here.halted is not None:
             wanted = msgspec.structs.replace(command.wanted, slots=0, ids=())
             return msgspec.structs.replace(command, wanted=wanted)
@@ -294,12 +295,12 @@ class Replay:
             return command
         return msgspec.structs.replace(command, now=at + SKEW)
 
-    def _hello(self, hello: Hello, at: float | None) -> Hello:
-        """Sessions age by the log's time: a replica with a clock ahead must not end those of the others."""
+    def _clamp_hello(self, hello: Hello, at: float | None) -> Hello:
+        """Let sessions age by the log's time, so that a replica with a clock ahead does not end those of others."""
         return hello if at is None else msgspec.structs.replace(hello, now=at)
 
     def _once(self, connection: apsw.Connection, command: Command, ticket: Ticket | None, at: float) -> Any:
-        """Execute a command, unless its client's ticket says that it was executed before."""
+        """Execute a command, unless its ticket says that it was executed before."""
         if ticket is None or isinstance(command, Hello):
             return self._execute(connection, command)
         try:
@@ -347,7 +348,7 @@ def _can_join(item: CommandItem | Own) -> bool:
 
 
 def count_behind(connection: apsw.Connection, number: int, at: float | None) -> int:
-    """How many live replicas have announced a lower level, by the log's time: the same answer in every replica."""
+    """Count the live replicas that have announced a lower level. By the log's time every replica counts the same."""
     rows = select(connection, "SELECT seen_at, level FROM clients WHERE level IS NOT NULL")
     now = at if at is not None else max((seen for seen, _ in rows), default=0.0)
     return sum(level < number and now - seen <= LIVE_SECONDS for seen, level in rows)

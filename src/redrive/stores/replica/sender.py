@@ -1,7 +1,4 @@
-"""Sends commands to the log: packs what waits into messages, and appends each message until the log has it.
-
-A Sender belongs to the event loop of its engine. Callers in other loops get their outcomes through `tell`.
-"""
+"""Sends commands to the log: packs those that wait into messages, and appends each message until the log has it."""
 
 from __future__ import annotations
 
@@ -25,15 +22,15 @@ from redrive.stores.sqlite.wakeups import call_in_loop
 
 log = logging.getLogger("redrive.store")
 GIVE_UP: Final = 20.0
-"""Seconds for which a message is sent again until the log acknowledges it; then its outcome is unknown."""
+"""Seconds for which a message that the log does not acknowledge is sent again; then its outcome is unknown."""
 ACK_SECONDS: Final = 2.0
 IN_FLIGHT: Final = 4
-"""How many messages may be under way; commands that come meanwhile are packed together."""
+"""How many messages may be under way. Commands that come meanwhile are packed together."""
 AGAIN: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class PendingCommand:
-    """One caller's command, encoded, and the future that gets its outcome."""
+    """Holds one caller's encoded command, and the future of its outcome."""
 
     __slots__ = ("command", "future", "loop", "raw", "value")
 
@@ -55,7 +52,7 @@ class PendingCommand:
 
 
 class _SentMessage:
-    """One message under way."""
+    """Holds one message under way."""
 
     __slots__ = ("data", "name", "pending", "sent_at", "ticket", "until")
 
@@ -87,21 +84,20 @@ class Sender:
         self.max_message = 0
         """How large a message the log takes at once; known once the log is open."""
         self.refusal: StoreError | None = None
-        """Why no more commands are taken."""
+        """The error for new commands, where no more are taken."""
         self.client = secrets.token_hex(8)
-        """The name under which this replica sends its messages."""
+        """The client name of this replica's messages."""
         self.clients = {self.client}
-        """Every name that this replica has had: messages under an earlier one may still come."""
+        """Every client name that this replica has had: messages under an earlier name may still come."""
         self.settled = asyncio.Event()
-        """Set whenever a message under way got its outcome."""
         self.counted = 0.0
-        """Seconds in which this replica was in touch with its log: the age of a lease is measured by them."""
+        """Seconds in which this replica was in touch with its log, which measure the age of leases."""
         self._touched: float | None = None
         self._waiting: deque[PendingCommand] = deque()
         self._in_flight: dict[int, _SentMessage] = {}
         self._next = 1
         self._greeted: bool | None = False
-        """None while the hello is under way."""
+        """Whether this replica has a session; None while its hello is under way."""
         self._sends_soon = False
         self._watching: asyncio.TimerHandle | None = None
         self._oldest: float | None = None
@@ -114,7 +110,6 @@ class Sender:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are under way."""
         return len(self._in_flight)
 
     def waited(self) -> float:
@@ -138,7 +133,7 @@ class Sender:
     def fail(self, error: StoreError, unsure: StoreError) -> None:
         """Take no more commands. Messages under way get the error `unsure`, commands that wait get `error`."""
         self.refusal = error
-        tell([one for sent in self._in_flight.values() for one in sent.pending], unsure)
+        tell([command for sent in self._in_flight.values() for command in sent.pending], unsure)
         tell(list(self._waiting), error)
         self._waiting.clear()
         self._in_flight.clear()
@@ -146,7 +141,7 @@ class Sender:
     # -- sending
 
     def send(self) -> None:
-        """Send what waits, as far as there is room, in this step of the loop: another step would cost the callers."""
+        """Send waiting commands, as far as there is room, in this step of the loop: another step would cost callers."""
         self._sends_soon = False
         if self._waiting and self._greeted is False:
             self._greeted = None
@@ -187,7 +182,7 @@ class Sender:
         number, self._next = self._next, self._next + 1
         ticket = Ticket(self.client, number, min(self._in_flight, default=number))
         standing = self._replay.here
-        raw = [one.raw for one in pending]
+        raw = [command.raw for command in pending]
         data = wire.pack(ticket, standing.generation, standing.position, standing.chain, raw, standing.level)
         sent = self._in_flight[number] = _SentMessage(pending, ticket, data, self._monotonic())
         if len(data) > self.max_message or not self._log.send(sent.name, data, partial(self._on_answer, sent)):
@@ -202,7 +197,7 @@ class Sender:
             self._send_again(sent, failed)
 
     def _watch(self) -> None:
-        """Append again what the log has not answered for long. One timer serves all messages under way."""
+        """Append messages again that the log does not answer. One timer serves all messages under way."""
         now = time.monotonic()
         for sent in list(self._in_flight.values()):
             if sent.until is not None and sent.until <= now:
@@ -218,7 +213,7 @@ class Sender:
             self._spawn(self._deliver(sent, failed))
 
     async def _deliver(self, sent: _SentMessage, failed: LogUnavailable | LogFull | None) -> None:
-        """Append a message until the log says that it has it, or until its own echo has come."""
+        """Append a message until the log acknowledges it, or until its echo has come."""
         ticket = sent.ticket
         pieces = wire.parts(ticket, sent.data, self.max_message)
         try:
@@ -274,7 +269,7 @@ class Sender:
     # -- outcomes
 
     def match(self, envelope: Envelope, outcomes: Sequence[Any], done: list[PendingCommand]) -> None:
-        """Match the outcomes of an own message with the callers that wait for them."""
+        """Match the outcomes of a message of this replica with the callers that wait for them."""
         sent = self._in_flight.pop(envelope.ticket.number, None)
         if not outcomes:
             if sent is not None:  # executed before, by a message whose echo this replica did not settle
@@ -296,7 +291,7 @@ class Sender:
                     self._return_take(pending.command, outcome)
 
     def _greet_anew(self, sent: _SentMessage | None, client: str) -> None:
-        """Begin another session, because the log forgot this one. Its message was not executed: it goes again."""
+        """Begin another session, because the log forgot this one, and send its refused message again."""
         if client == self.client:
             self.client, self._greeted = secrets.token_hex(8), False
             self.clients.add(self.client)
@@ -304,13 +299,13 @@ class Sender:
             self._waiting.extendleft(reversed(sent.pending))
 
     def _return_take(self, command: object, outcome: Any) -> None:
-        """Give back at once the jobs of a claim whose caller has gone; no attempt is spent."""
+        """Give back at once the jobs of a claim whose caller stopped waiting; no attempt is spent."""
         if isinstance(command, Take) and not isinstance(outcome, RefusedCommand) and outcome.number:
             self.enqueue(PendingCommand(GiveBack(command.token)))
 
     def forget_sent(self) -> None:
-        """Give up the messages under way: a snapshot does not say what became of them. Claimed jobs go back."""
-        pending = [one for sent in self._in_flight.values() for one in sent.pending]
+        """Give up the messages under way, whose outcomes a snapshot does not hold. Claimed jobs go back."""
+        pending = [command for sent in self._in_flight.values() for command in sent.pending]
         self._in_flight.clear()
         tell(pending, CommitUnknown(f"{self._log.url} has trimmed what was sent: its outcome is not known here"))
         for one in pending:
@@ -322,13 +317,13 @@ class Sender:
     # -- touch
 
     def _touch(self, sent_at: float) -> None:
-        """Count the time from the last message that came back until this one was sent: never a silence between."""
+        """Count the time from the last message that came back until this one was sent, never a silence between."""
         if self._touched is not None:
             self.counted += max(0.0, sent_at - self._touched)
         self._touched = self._monotonic()
 
     def lose_touch(self) -> None:
-        """Stop counting: while the log takes no messages, this silence must not make any lease older."""
+        """Stop counting, so that leases do not age while the log takes no messages."""
         self._touched = None
 
 

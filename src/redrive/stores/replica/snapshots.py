@@ -1,7 +1,7 @@
-"""Snapshots of a replica: made, read back and checked before anything of the log is trimmed; restored by newcomers.
+"""Makes snapshots of a replica, checks them before the log is trimmed, and restores them.
 
-The manifest names the newest snapshot and the one before it, and moves forward only, by compare-and-set. Messages are
-trimmed up to the older of the two, so that one damaged snapshot costs nothing.
+The manifest names the two newest snapshots, and changes by compare-and-set. Messages are trimmed up to the older one,
+so that one damaged snapshot costs nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redrive.stores.sqlite.machine import Machine
 
 log = logging.getLogger("redrive.store")
 PASSES: Final = 6
-"""How often a snapshot is tried until both that are kept are new enough."""
+"""How many snapshots are tried until both that are kept are new enough."""
 PIECE: Final = 512 * 1024
 COPIED_PAGES: Final = 1_000
 Watch = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
@@ -41,15 +41,13 @@ Watch = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 
 async def must_restore(log: Log, info: LogInfo, standing: LogStanding | None) -> bool:
-    """Whether a file must be replaced by a snapshot before it can follow the log. Raises where it never can."""
-    if standing is None:
-        return info.first > 1 or await log.manifest() is not None
-    if standing.generation != info.generation:
+    """Whether a file must be replaced by a snapshot before it can follow the log. Raises where it can never follow."""
+    if standing is not None and standing.generation != info.generation:
         raise ReplicaStopped(
             f"{info.url} was made anew (generation {info.generation}, this file has {standing.generation}):"
             " move this file away to join the new log, or restore the old one"
         )
-    if standing.position == 0:
+    if standing is None or standing.position == 0:
         return info.first > 1 or await log.manifest() is not None
     if standing.position > info.last:
         raise ReplicaStopped(
@@ -69,8 +67,8 @@ async def must_restore(log: Log, info: LogInfo, standing: LogStanding | None) ->
 
 async def restore(log: Log, info: LogInfo, path: Path) -> None:
     """Replace the file by the newest sound snapshot."""
-    whole = info.first <= 1 and read_standing(path) is None
-    copy = await _fetch_newest(log, info, path, whole=whole)
+    complete = info.first <= 1 and read_standing(path) is None
+    copy = await _fetch_newest(log, info, path, complete=complete)
     if copy is None:
         return
     for suffix in ("-wal", "-shm"):
@@ -79,7 +77,7 @@ async def restore(log: Log, info: LogInfo, path: Path) -> None:
 
 
 async def restore_open(log: Log, info: LogInfo, path: Path) -> None:
-    """Replace what a file in use holds by the newest sound snapshot, all at once: readers see before or after."""
+    """Replace the content of a file in use by the newest sound snapshot, in one transaction."""
     copy = await _fetch_newest(log, info, path)
     if copy is None:
         return
@@ -90,8 +88,8 @@ async def restore_open(log: Log, info: LogInfo, path: Path) -> None:
             copy.with_name(copy.name + suffix).unlink(missing_ok=True)
 
 
-async def _fetch_newest(log: Log, info: LogInfo, path: Path, *, whole: bool = False) -> Path | None:
-    """Fetch the newest snapshot that can be used into a file beside `path`; None where the log itself is whole."""
+async def _fetch_newest(log: Log, info: LogInfo, path: Path, *, complete: bool = False) -> Path | None:
+    """Fetch the newest sound snapshot into a file beside `path`; return None where the log is complete."""
     manifest = await log.manifest()
     problems = []
     for snapshot in [manifest.newest, manifest.before] if manifest is not None else []:
@@ -102,7 +100,7 @@ async def _fetch_newest(log: Log, info: LogInfo, path: Path, *, whole: bool = Fa
             return await fetch(log, snapshot, path)
         except (SnapshotDamaged, LogUnavailable) as error:
             problems.append(f"{snapshot.name}: {error}")
-    if whole:
+    if complete:
         return None
     raise ReplicaStopped(
         f"{info.url} begins at message {info.first} and has no sound snapshot of what was before"
@@ -121,11 +119,11 @@ def _copy_into(copy: Path, path: Path) -> None:
 
 
 class SnapshotDamaged(StoreError):
-    """What was read back is not what was stored, or is of no use for this log."""
+    """A snapshot is not as it was stored, or cannot be used for this log."""
 
 
 def _check_fit(info: LogInfo, snapshot: LogSnapshot) -> None:
-    """Raise where this log does not go on from what the snapshot holds."""
+    """Raise where this log does not continue the snapshot."""
     if snapshot.generation != info.generation:
         raise SnapshotDamaged(f"it belongs to another log (generation {snapshot.generation})")
     if snapshot.position > info.last:
@@ -135,7 +133,7 @@ def _check_fit(info: LogInfo, snapshot: LogSnapshot) -> None:
 
 
 async def fetch(log: Log, snapshot: LogSnapshot, path: Path) -> Path:
-    """A file beside `path` with what the snapshot holds, checked."""
+    """Write a snapshot into a file beside `path`, and check it."""
     copy = path.with_name(f"{path.name}.{secrets.token_hex(4)}.restoring")
     unpack, digest = zlib.decompressobj(), hashlib.sha256()
     try:
@@ -164,13 +162,9 @@ async def fetch(log: Log, snapshot: LogSnapshot, path: Path) -> Path:
 
 
 def read_standing(path: Path) -> LogStanding | None:
-    """Where a file stands in its log, read without changing it."""
-    with use:
-        connection = open_reader(path)
-        try:
-            return Replay(Machine()).load(connection)
-        finally:
-            connection.close()
+    """Read the position of a file in its log without changing the file."""
+    with use, contextlib.closing(open_reader(path)) as connection:
+        return Replay(Machine()).load(connection)
 
 
 # -- making
@@ -185,7 +179,7 @@ class Snapshots:
         self._commit = commit
 
     async def make(self) -> LogSnapshot:
-        """Store a copy of the replica, read it back, name it in the manifest, and trim what both snapshots hold."""
+        """Store a copy of the replica, check it, name it in the manifest, and trim what both snapshots hold."""
         known = await self._log.manifest()
         await self._commit()
         with tempfile.TemporaryDirectory(prefix="redrive-snapshot-", dir=self._path.parent) as folder:
@@ -204,7 +198,7 @@ class Snapshots:
         return snapshot
 
     async def pass_by(self, position: int) -> None:
-        """Make snapshots until both that are kept hold this message; what others make meanwhile counts."""
+        """Make snapshots until both that are kept hold this message; those of other replicas count."""
         for _ in range(PASSES):
             manifest = await self._log.manifest()
             if manifest is not None and not is_older(manifest, position):
@@ -214,19 +208,18 @@ class Snapshots:
                 await self.make()
             except ManifestMoved:
                 continue
-        manifest = await self._log.manifest()
-        if manifest is None or is_older(manifest, position):
+        if is_older(await self._log.manifest(), position):
             raise ManifestMoved
 
     async def _tidy(self, manifest: Manifest) -> None:
-        """Remove what the two snapshots of this manifest make needless."""
+        """Remove the messages and snapshots that this manifest does not need."""
         await self._log.drop_pieces(manifest.names)
         if manifest.before is not None:
             await self._log.trim(manifest.before.position + 1)
 
 
 async def store_file(log: Log, copy: Path, standing: LogStanding, watch: Watch | None = None) -> LogSnapshot:
-    """Store a file as a snapshot, and read it back. `watch` sees the pieces on their way."""
+    """Store a file as a snapshot, and check it. `watch` passes the pieces on."""
     name = secrets.token_hex(8)
     digest = await asyncio.to_thread(sha256_of, copy)
     pieces = pack_file(copy)
@@ -249,22 +242,17 @@ async def store_file(log: Log, copy: Path, standing: LogStanding, watch: Watch |
 
 def copy_file(path: Path, target: Path) -> None:
     """Copy a database that may be in use, as it is at one moment."""
-    with use:
-        connection = open_reader(path)
-        try:
-            upkeep.backup(connection, target)
-        finally:
-            connection.close()
+    with use, contextlib.closing(open_reader(path)) as connection:
+        upkeep.backup(connection, target)
 
 
 def sha256_of(path: Path) -> str:
-    """The digest by which a snapshot is checked."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def pack_file(path: Path) -> AsyncIterator[bytes]:
-    """The file, compressed, in the pieces of a snapshot."""
+    """Compress a file into the pieces of a snapshot."""
     pack = zlib.compressobj(1)
     with path.open("rb") as file:
         while data := file.read(PIECE):
@@ -274,6 +262,8 @@ async def pack_file(path: Path) -> AsyncIterator[bytes]:
     yield pack.flush()
 
 
-def is_older(manifest: Manifest, position: int) -> bool:
-    """Whether one of the snapshots that are kept does not hold a message yet."""
+def is_older(manifest: Manifest | None, position: int) -> bool:
+    """Whether one of the two snapshots is missing or does not hold this message yet."""
+    if manifest is None:
+        return True
     return manifest.newest.position < position or manifest.before is None or manifest.before.position < position

@@ -1,4 +1,4 @@
-"""ReplicaStore: the verbs of core/store.py on a log of commands. Reads come from the file into which it is replayed."""
+"""ReplicaStore: writes the verbs of core/store.py into a log of commands, and reads the file that replays the log."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from redrive.stores.sqlite.wakeups import Waiters
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
 OBSERVE_SECONDS: Final = 1.0
-"""How often a claim looks for ended leases."""
+"""Seconds between two looks of claims for ended leases."""
 STAMP_SECONDS: Final = 3.0
 STUCK_SECONDS: Final = 10.0
 FOREIGN_SECONDS: Final = 0.01
-"""How long workers here leave a job to the workers of the replica that took it in."""
+"""How long workers here leave a job to the workers of the replica that inserted it."""
 FILL_SECONDS: Final = 5.0
 INSERTS_UNTIL: Final = 0.8
-"""The log takes new jobs until it is so full. The rest is for settling those that it has."""
+"""The log takes new jobs until this share of it is full. The rest is for settling jobs."""
 LINGER_SECONDS: Final = 2.0
-"""How long an erase waits for replicas that are about to say that they have read it."""
+"""How long an erase waits for other replicas to read it."""
 MAX_RECORD: Final = 64 * 1024 * 1024
 
 _abandoned: list[object] = []
@@ -82,7 +82,7 @@ class ReplicaStore(ReadVerbs):
         self._fresh()
 
     def _fresh(self) -> None:
-        """Everything that belongs to this process, and is made anew in a forked child."""
+        """Make everything that belongs to this process; a forked child makes it anew."""
         self._generation = fork_guard.generation
         self._opening = threading.Lock()
         self._engine: Engine | None = None
@@ -93,11 +93,11 @@ class ReplicaStore(ReadVerbs):
         self._failure_waiters = Waiters()
         self._standing: dict[StandingClaim, None] = {}
         self._own = True
-        """Whether the last change came by this replica."""
+        """Whether the last change came through this replica."""
         self._serving = False
         self._server: asyncio.Future[None] | None = None
         self._promised = 0
-        """Slots of the claims that are under way: a due job that one of them will get is nothing for another."""
+        """Slots of the claims under way, so that no other claim counts on the jobs that these will get."""
         self._answered = asyncio.Event()
         self._observed = -OBSERVE_SECONDS
         self._stamped = 0.0
@@ -123,7 +123,7 @@ class ReplicaStore(ReadVerbs):
             self._fresh()
         with self._opening:
             engine = self._engine
-            if engine is None or engine.was_refused:
+            if engine is None or (engine.opened.done() and engine.opened.exception() is not None):
                 engine = self._engine = self._start()
         await asyncio.shield(asyncio.wrap_future(engine.opened))
         return engine
@@ -138,7 +138,7 @@ class ReplicaStore(ReadVerbs):
             self._make_log(),
             Replay(self._machine, clamps=self._clamps, level=self._level),
             alive=self._lock.take,
-            heard=self._came,
+            heard=self._on_change,
             monotonic=self._monotonic,
         )
         engine.chores.append(lambda: chores.keep_snapshots(engine, self._snapshot_every))
@@ -146,7 +146,7 @@ class ReplicaStore(ReadVerbs):
         if self._days is not None:
             self._announcer = Announcer(engine, f"{self._lock.place}/{self.path.name}", self._days)
             engine.chores.append(self._announcer.run)
-        engine.start()
+        engine.thread.start()
         return engine
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ class ReplicaStore(ReadVerbs):
         self._place.release()
 
     async def serve_others(self) -> None:
-        """Announce this replica as a hub, which answers processes without a file."""
+        """Announce this replica as a hub for processes without a file."""
         engine = await self._ready()
         if (announcer := self._announcer) is not None:
             announcer.hub = True
@@ -193,9 +193,9 @@ class ReplicaStore(ReadVerbs):
             raise StoreBusy(f"a command has waited for {waited:.0f} s for {engine.log.url}{why}")
 
     async def look(self) -> ReplicaStatus:
-        """Where this replica and its log stand, as the log's leader says."""
+        """Describe this replica and its log, as the log's leader knows it."""
         engine = await self._ready()
-        end, fill, manifest = await engine.call(lambda: _looked(engine.log))
+        end, fill, manifest = await engine.call(lambda: _ask_log(engine.log))
         sessions = await self._read(lambda connection: select(connection, "SELECT seen_at, level FROM clients"))
         return ReplicaStatus(
             info=engine.info,
@@ -208,7 +208,7 @@ class ReplicaStore(ReadVerbs):
         )
 
     async def presence(self) -> Presence:
-        """What this replica says of itself when somebody asks all of them."""
+        """Describe this replica, for a question to all hubs."""
         engine = await self._ready()
         standing = engine.replay.here
         return Presence(
@@ -223,7 +223,7 @@ class ReplicaStore(ReadVerbs):
         )
 
     async def resume(self) -> str | None:
-        """Let a halted fleet claim again; why it was halted, or None where it was not."""
+        """Let a halted fleet claim again. Return why it was halted, or None where it was not."""
         engine = await self._ready()
         await engine.call(engine.wait_until_current)
         why = engine.replay.here.halted
@@ -234,9 +234,9 @@ class ReplicaStore(ReadVerbs):
     # -- reading
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Like that of other stores; what was told and not yet committed is committed first."""
+        """Read as other stores do, after committing what callers were told."""
         engine = await self._ready()
-        if engine.is_dirty:
+        if engine.file.is_dirty:
             await engine.call(engine.commit)
         return await super()._read(work)
 
@@ -252,14 +252,14 @@ class ReplicaStore(ReadVerbs):
         return await engine.run(command)
 
     async def execute(self, command: Command, ticket: Ticket | None) -> Any:
-        """Execute a command of a client that may send it again, also by another replica: its outcome stays one."""
+        """Execute a command once, although its client may send it again, even through another replica."""
         engine = await self._ready()
         if isinstance(command, Insert):
             await self._refuse_when_nearly_full(engine)
         return await engine.run(command, ticket)
 
     async def stagger(self) -> None:
-        """Leave a job that came by another replica to the workers there for a moment."""
+        """Leave a job that came through another replica to the workers there for a moment."""
         if not self._own:
             await asyncio.sleep(FOREIGN_SECONDS)
 
@@ -267,10 +267,11 @@ class ReplicaStore(ReadVerbs):
         engine = await self._ready()
         await self._refuse_when_nearly_full(engine)
         inserted: list[Inserted] = await engine.run(Insert(tuple(jobs), tuple(documents), self._stamp(jobs)))
-        return [one if one.duplicate else Inserted(job) for one, job in zip(inserted, jobs, strict=True)]
+        pairs = zip(inserted, jobs, strict=True)
+        return [outcome if outcome.duplicate else Inserted(job) for outcome, job in pairs]
 
     async def _refuse_when_nearly_full(self, engine: Engine) -> None:
-        """New jobs need room for what settles them later."""
+        """Refuse new jobs where the log has too little room for settling them later."""
         at, share = self._filled
         now = time.monotonic()
         if now - at >= FILL_SECONDS:
@@ -283,7 +284,7 @@ class ReplicaStore(ReadVerbs):
         if share >= INSERTS_UNTIL:
             raise StoreFull(
                 f"{engine.log.url} is {share:.0%} full and takes no new jobs: raise its limit of bytes."
-                " Jobs that it has are settled on"
+                " Jobs that it holds go on"
             )
 
     def _stamp(self, jobs: Sequence[Job]) -> float | None:
@@ -322,7 +323,7 @@ class ReplicaStore(ReadVerbs):
         return pruned
 
     async def erase(self, ids: Sequence[str]) -> int:
-        """Erases in every replica. `lingering` says where the words can still be read."""
+        """Erase in every replica. `lingering` says where the contents can still be read."""
         engine = await self._ready()
         erased: int = await engine.run(Erase(tuple(ids)))
         position = engine.erased_at
@@ -332,7 +333,7 @@ class ReplicaStore(ReadVerbs):
         return erased
 
     async def _wait_for_replicas(self) -> None:
-        """Give the replicas that run a moment to read what was erased."""
+        """Give running replicas a moment to execute the erase."""
         until = time.monotonic() + LINGER_SECONDS
         while time.monotonic() < until and await self.lingering():
             await self.wait(self._waiters.mark, 0.1)
@@ -362,7 +363,7 @@ class ReplicaStore(ReadVerbs):
         return said
 
     async def leave_for(self, to: str) -> None:
-        """Close the log for good, because its jobs are elsewhere from now on. Raises FleetMoved once it is closed."""
+        """Close the log for good, because its jobs move elsewhere. Raises FleetMoved once the log is closed."""
         engine = await self._ready()
         await engine.run(JobsMoved(to))
 
@@ -376,13 +377,13 @@ class ReplicaStore(ReadVerbs):
         return Take(wanted, worker, self._lock.name, secrets.token_hex(8), now)
 
     async def take(self, take: Take) -> Claim:
-        """Claim as this Take says, for a worker of another process or of this one."""
+        """Claim as this Take says, for a worker of this process or of another one."""
         engine = await self._ready()
         return (await engine.call(lambda: self._claim(engine, take))).read()
 
     async def _claim(self, engine: Engine, take: Take) -> Found:
-        """In the engine's thread: look here first; only if something is due a Take goes into the log."""
-        lapsed = await self._lapsed(engine)
+        """Append a Take to the log only if this file has a due job. Runs in the engine's thread."""
+        lapsed = await self._look_for_lapsed(engine)
         mark = self._waiters.mark
         wanted, now = take.wanted, take.now
         if wanted.slots <= 0 and not wanted.ids:
@@ -395,7 +396,7 @@ class ReplicaStore(ReadVerbs):
             if self._promised == 0 or claims.has_more_due(engine.connection, open, now, self._promised):
                 break
             await self._answered.wait()
-        taken = await self._taken(engine, take)
+        taken = await self._send_take(engine, take)
         due = taken.next_due(engine.connection)
         return Found(
             taken.number,
@@ -403,7 +404,7 @@ class ReplicaStore(ReadVerbs):
             lambda connection: 0,
         )
 
-    async def _taken(self, engine: Engine, take: Take) -> Taken | Retaken:
+    async def _send_take(self, engine: Engine, take: Take) -> Taken | Retaken:
         self._promised += take.wanted.slots
         try:
             taken: Taken | Retaken = await engine.run_here(take)
@@ -412,8 +413,8 @@ class ReplicaStore(ReadVerbs):
             self._promised -= take.wanted.slots
             self._answered.set()
 
-    def _came(self, own: bool, failed: bool) -> None:
-        """In the engine's thread: something changed, by a command of this replica or of another one."""
+    def _on_change(self, own: bool, failed: bool) -> None:
+        """Wake waiting workers after a change by this replica or another. Runs in the engine's thread."""
         self._own = own
         self._waiters.wake()
         if failed:
@@ -424,7 +425,7 @@ class ReplicaStore(ReadVerbs):
             self._server = asyncio.ensure_future(self._serve(own))
 
     async def _serve(self, own: bool) -> None:
-        """Give what is due to idle workers that stand in line, one after the other."""
+        """Give due jobs to the idle workers that stand in line, one after the other."""
         engine = self._engine
         try:
             if not own:
@@ -435,14 +436,14 @@ class ReplicaStore(ReadVerbs):
                 now = standing.clock()
                 open = claims.list_open_routes(engine.connection, standing.wanted, now)
                 if any(route.due for route in open) and standing.begin():
-                    standing.end(await self._served(engine, standing, now))
+                    standing.end(await self._claim_for(engine, standing, now))
         finally:
             self._serving = False
 
-    async def _served(self, engine: Engine, standing: StandingClaim, now: float) -> Found | None:
+    async def _claim_for(self, engine: Engine, standing: StandingClaim, now: float) -> Found | None:
         try:
             take = self._new_take(standing.wanted, standing.worker, now)
-            taken = await self._taken(engine, take)
+            taken = await self._send_take(engine, take)
         except StoreError as error:
             log.warning("an idle worker could not be given its next job: %s", error)
             return None
@@ -451,11 +452,11 @@ class ReplicaStore(ReadVerbs):
             return None
         return Found(taken.number, lambda: Claim(taken.jobs(), [], mark, None, {}), lambda connection: 0)
 
-    async def _lapsed(self, engine: Engine) -> Lapsed:
-        """Running jobs whose lease ended, looked for at most once a second.
+    async def _look_for_lapsed(self, engine: Engine) -> Lapsed:
+        """Find running jobs whose lease ended, at most once a second.
 
-        Only time between messages of this replica that came back counts, and nothing is judged before the last of them
-        has: beats that were written meanwhile stand before it in the log.
+        Only time between messages of this replica that came back counts. The beat that is sent first comes back after
+        all beats that others wrote before it.
         """
         now = self._monotonic()
         if now - self._observed < OBSERVE_SECONDS:
@@ -476,5 +477,5 @@ def _later(known: LastErasure | None, position: int) -> LastErasure:
     return known if known is not None and known.position >= position else LastErasure(position, time.time())
 
 
-async def _looked(log: Log) -> tuple[int, Fill, Manifest | None]:
+async def _ask_log(log: Log) -> tuple[int, Fill, Manifest | None]:
     return await log.end(), await log.fill(), await log.manifest()
