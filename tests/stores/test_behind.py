@@ -137,7 +137,7 @@ async def test_what_was_under_way_is_told_as_unknown_and_what_it_took_goes_back(
     await scene.slow.insert([a_job()])
     scene.log.is_held = True
     claiming = asyncio.ensure_future(scene.slow.claim(Wanted(1), "w", T0 + 1))
-    await until(lambda: bool(engine_of(scene.slow).sender.in_flight))
+    await until(lambda: bool(engine_of(scene.slow).sender._in_flight))
     await soon(scene.fast.get([]))
     await until(lambda: engine_of(scene.fast).replay.here.position > engine_of(scene.slow).replay.here.position)
     await scene.go_on(4)

@@ -155,9 +155,7 @@ class Exporter(Loop):
         try:
             await self._exports.publish_retry(job, f"{job.id}-{event.cursor}", body, telling.headers_of(job))
         except LogFull as error:
-            log.warning(
-                "a changed retry of job %s is not in %s: %s", job.short_id, self._names.retries, error
-            )
+            log.warning("a changed retry of job %s is not in %s: %s", job.short_id, self._names.retries, error)
 
     # -- dead letters
 

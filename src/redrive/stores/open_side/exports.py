@@ -17,8 +17,8 @@ from redrive.stores.replica.nats_api import (
     NO_MESSAGE,
     NO_STREAM,
     Ack,
+    JetStreamAnswer,
     JetStreamRefused,
-    Plain,
     Stored,
     StoredAnswer,
     StreamInfo,
@@ -108,7 +108,7 @@ class Exports:
             return
         try:
             request = encode({"seq": stored.seq})
-            decode(Plain, await self._connection.ask(api(f"STREAM.MSG.DELETE.{stream}"), request))
+            decode(JetStreamAnswer, await self._connection.ask(api(f"STREAM.MSG.DELETE.{stream}"), request))
         except JetStreamRefused:
             if await self._stored(stream, subject) is not None:
                 raise
@@ -130,7 +130,7 @@ class Exports:
         """Remove the retries of a job whose contents are gone."""
         request = encode({"filter": f"{self._names.namespace}.retry.*.{id}"})
         answer = await self._connection.ask(api(f"STREAM.PURGE.{self._names.retries}"), request, seconds=SLOW_SECONDS)
-        decode(Plain, answer)
+        decode(JetStreamAnswer, answer)
 
     # -- messages
 

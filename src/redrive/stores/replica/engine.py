@@ -373,7 +373,11 @@ class Engine:
         if not entries:
             return
         if self._careful:
-            self._execute_carefully(entries)
+            for entry in entries:
+                replayed = self.file.execute([entry])
+                self.file.commit()
+                self._settle(replayed)
+            self._careful = False
             return
         alone = len(entries) == 1 and not self.file.is_dirty
         try:
@@ -388,13 +392,6 @@ class Engine:
             self._commit_now()
         elif self._committing is None and self.file.is_dirty:  # together with what comes meanwhile
             self._committing = asyncio.get_running_loop().call_later(COMMIT_SECONDS, self._commit_or_rewind)
-
-    def _execute_carefully(self, entries: Sequence[LogEntry]) -> None:
-        for entry in entries:
-            replayed = self.file.execute([entry])
-            self.file.commit()
-            self._settle(replayed)
-        self._careful = False
 
     # -- committing
 

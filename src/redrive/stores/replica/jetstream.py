@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -34,8 +35,8 @@ from redrive.stores.replica.nats_api import (
     MOVED,
     NO_MESSAGE,
     Ack,
+    JetStreamAnswer,
     JetStreamRefused,
-    Plain,
     StateInfo,
     Stored,
     StoredAnswer,
@@ -67,6 +68,7 @@ PIECE_BYTES: Final = 512 * 1024
 TRIES: Final = 3
 SLOW_SECONDS: Final = 10.0
 """For pieces and purges, which may take a server longer."""
+_read_ack: Final = partial(decode, Ack)
 DEAF_SECONDS: Final = 6.0
 """A server whose JetStream answers nothing for so long is left, where other servers are known."""
 
@@ -145,7 +147,7 @@ class JetStreamLog:
 
     def send(self, id: str, data: bytes, answered: Answered) -> bool:
         headers = f"NATS/1.0\r\nNats-Msg-Id: {id}\r\nNats-Expected-Stream: {self._names.log}\r\n\r\n"
-        return self._connection.send(self._names.subject, data, headers.encode(), check_ack, answered)
+        return self._connection.send(self._names.subject, data, headers.encode(), _read_ack, answered)
 
     async def append(self, id: str, data: bytes) -> int:
         return (await self._publish(self._names.subject, self._names.log, id, data, seconds=None)).seq
@@ -239,7 +241,7 @@ class JetStreamLog:
             await self._purge(self._names.log, {"seq": min(before, last)})
 
     async def _purge(self, stream: str, which: dict[str, object]) -> None:
-        decode(Plain, await self._ask(api(f"STREAM.PURGE.{stream}"), encode(which), seconds=SLOW_SECONDS))
+        decode(JetStreamAnswer, await self._ask(api(f"STREAM.PURGE.{stream}"), encode(which), seconds=SLOW_SECONDS))
 
     # -- snapshots
 
@@ -325,11 +327,6 @@ class JetStreamLog:
         answer = await self._ask(api(f"STREAM.INFO.{self._names.snapshots}"), request, seconds=SLOW_SECONDS)
         subjects = decode(StreamInfo, answer).state.subjects or {}
         return {subject.split(".")[3] for subject in subjects}
-
-
-def check_ack(answer: bytes) -> None:
-    """Raise where the server did not take the message."""
-    decode(Ack, answer)
 
 
 def seconds(time: str) -> float:

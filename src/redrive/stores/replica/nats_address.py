@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -19,9 +20,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _SIZE: Final = re.compile(r"(\d+)([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SWITCH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_OPTIONS: Final = frozenset(
-    {"creds", "max_bytes", "replica", "replicas", "snapshot_bytes", "synced", "tls_ca", "tls_cert", "tls_key"}
-)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,30 +84,21 @@ def read_address(url: str) -> Address:
         raise ConfigError("a NATS URL begins with nats:// or tls://")
     login, _, places = parts.netloc.rpartition("@")
     user, colon, password = login.partition(":")
-    options = _options(parts.query)
     return Address(
         hosts=tuple(_host(host) for host in places.split(",")),
         namespace=_namespace(parts.path.strip("/") or NAMESPACE),
         tls=parts.scheme == "tls",
         user=unquote(user) or None,
         password=unquote(password) if colon else None,
-        replicas=_replicas(options.get("replicas")),
-        max_bytes=_size("max_bytes", options.get("max_bytes")),
-        snapshot_bytes=_size("snapshot_bytes", options.get("snapshot_bytes")),
-        creds=_file("creds", options.get("creds")),
-        tls_ca=_file("tls_ca", options.get("tls_ca")),
-        tls_cert=_file("tls_cert", options.get("tls_cert")),
-        tls_key=_file("tls_key", options.get("tls_key")),
-        synced=_switch("synced", options.get("synced", "false")),
-        replica=_switch("replica", options.get("replica", "false")),
+        **_read_options(parts.query),
     )
 
 
-def _options(query: str) -> dict[str, str]:
+def _read_options(query: str) -> dict[str, Any]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name in options.keys() - _OPTIONS:
         raise ConfigError(f"{name!r} is no option of a NATS URL; there are {', '.join(sorted(_OPTIONS))}")
-    return options
+    return {name: _OPTIONS[name](name, text) for name, text in options.items()}
 
 
 def _host(text: str) -> str:
@@ -134,25 +123,21 @@ def _namespace(text: str) -> str:
     return text
 
 
-def _replicas(text: str | None) -> int | None:
-    if text is None:
-        return None
+def _replicas(name: str, text: str) -> int:
     if text not in ("1", "3", "5"):
-        raise ConfigError(f"replicas={text}: a log has 1, 3 or 5 replicas")
+        raise ConfigError(f"{name}={text}: a log has 1, 3 or 5 replicas")
     return int(text)
 
 
-def _size(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
+def _size(name: str, text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or int(match[1]) == 0:
         raise ConfigError(f"{name}={text}: write bytes, or 512MB, 4GB")
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _file(name: str, text: str | None) -> str | None:
-    if text is not None and not Path(text).is_file():
+def _file(name: str, text: str) -> str:
+    if not Path(text).is_file():
         raise ConfigError(f"{name}={text}: there is no such file")
     return text
 
@@ -161,3 +146,16 @@ def _switch(name: str, text: str) -> bool:
     if text.lower() not in _SWITCH:
         raise ConfigError(f"{name}={text}: write true or false")
     return _SWITCH[text.lower()]
+
+
+_OPTIONS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "creds": _file,
+    "max_bytes": _size,
+    "replica": _switch,
+    "replicas": _replicas,
+    "snapshot_bytes": _size,
+    "synced": _switch,
+    "tls_ca": _file,
+    "tls_cert": _file,
+    "tls_key": _file,
+}

@@ -36,12 +36,17 @@ class JetStreamRefused(LogUnavailable):
         self.number = problem.err_code
 
 
-class Ack(msgspec.Struct):
-    """What a stream answers to a message."""
+class JetStreamAnswer(msgspec.Struct):
+    """Any answer of JetStream's API, of which sometimes only the error matters."""
+
+    error: ApiProblem | None = None
+
+
+class Ack(JetStreamAnswer):
+    """The answer of a stream to a message."""
 
     seq: int = 0
     duplicate: bool = False
-    error: ApiProblem | None = None
 
 
 class StreamState(msgspec.Struct):
@@ -67,7 +72,7 @@ class Cluster(msgspec.Struct):
     replicas: list[Peer] | None = None
 
 
-class StreamInfo(msgspec.Struct):
+class StreamInfo(JetStreamAnswer):
     """The part of STREAM.INFO that redrive uses."""
 
     created: str = ""
@@ -76,30 +81,26 @@ class StreamInfo(msgspec.Struct):
     cluster: Cluster | None = None
     config: dict[str, Any] = {}
     state: StreamState = msgspec.field(default_factory=StreamState)
-    error: ApiProblem | None = None
 
 
-class StreamNames(msgspec.Struct):
+class StreamNames(JetStreamAnswer):
     """One page of STREAM.NAMES."""
 
     streams: list[str] | None = None
     total: int = 0
-    error: ApiProblem | None = None
 
 
-class StreamList(msgspec.Struct):
+class StreamList(JetStreamAnswer):
     """One page of STREAM.LIST."""
 
     streams: list[StreamInfo] | None = None
     total: int = 0
-    error: ApiProblem | None = None
 
 
-class StateInfo(msgspec.Struct):
+class StateInfo(JetStreamAnswer):
     """The part of STREAM.INFO that changes."""
 
     state: StreamState = msgspec.field(default_factory=StreamState)
-    error: ApiProblem | None = None
 
 
 class Stored(msgspec.Struct):
@@ -112,20 +113,13 @@ class Stored(msgspec.Struct):
     hdrs: bytes = b""
 
 
-class StoredAnswer(msgspec.Struct):
+class StoredAnswer(JetStreamAnswer):
     message: Stored | None = None
-    error: ApiProblem | None = None
-
-
-class Plain(msgspec.Struct):
-    """An answer of which only the error matters."""
-
-    error: ApiProblem | None = None
 
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (Ack, StreamInfo, StreamList, StreamNames, StateInfo, StoredAnswer, Plain)
+    for kind in (Ack, StreamInfo, StreamList, StreamNames, StateInfo, StoredAnswer, JetStreamAnswer)
 }
 
 
@@ -145,7 +139,7 @@ def decode(kind: type[T], data: bytes) -> T:
 
 
 def check(data: bytes) -> None:
-    decode(Plain, data)
+    decode(JetStreamAnswer, data)
 
 
 def _refusal(kind: type, problem: ApiProblem) -> Exception:

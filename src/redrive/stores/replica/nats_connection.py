@@ -293,12 +293,7 @@ class Connection:
             self._answers.pop(number, None)
 
     def send(
-        self,
-        subject: str,
-        data: bytes,
-        headers: bytes,
-        check: Callable[[bytes], None],
-        answered: Answered,
+        self, subject: str, data: bytes, headers: bytes, check: Callable[[bytes], object], answered: Answered
     ) -> bool:
         """Write a request in this step; return False where there is no connection now.
 
@@ -357,7 +352,7 @@ def _answer(future: asyncio.Future[bytes], answer: bytes | LogUnavailable) -> No
         future.set_result(answer)
 
 
-def _check(check: Callable[[bytes], None], answered: Answered, answer: bytes | LogUnavailable) -> None:
+def _check(check: Callable[[bytes], object], answered: Answered, answer: bytes | LogUnavailable) -> None:
     if isinstance(answer, LogUnavailable):
         answered(answer)
         return

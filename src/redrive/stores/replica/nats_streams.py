@@ -81,8 +81,12 @@ def durability(address: Address, version: str, replicas: int) -> tuple[Durabilit
 async def ensure(connection: Connection, names: Names, until: float) -> StreamInfo:
     """Make or check both streams, and return the info of the log's stream."""
     address = connection.address
-    info = await _find_or_make(connection, _log_config(address, names), until)
-    _check_log(info, names, address)
+    limit = address.max_bytes or LOG_BYTES
+    config = _config(names.log, names.subject, address.replicas or 1, limit, -1, secrets.token_hex(8))
+    info = await _find_or_make(connection, config, until)
+    _check(info, names.log, [names.subject], address)
+    partial = info.config.get("max_msgs_per_subject", -1) > 0
+    refuse_stream(names.log, address, {"it keeps only some messages per subject": partial})
     snapshots = await _find_or_make(connection, _snapshot_config(address, names, info), until)
     _check(snapshots, names.snapshots, [f"{names.pieces}.>"], address)
     info = await _raise_limits(connection, info, address.max_bytes, address.replicas)
@@ -151,11 +155,6 @@ async def send_config(connection: Connection, verb: str, config: dict[str, Any])
     return decode(StreamInfo, await connection.ask(api(f"{verb}.{config['name']}"), encode(config), seconds=5.0))
 
 
-def _log_config(address: Address, names: Names) -> dict[str, Any]:
-    limit = address.max_bytes or LOG_BYTES
-    return _config(names.log, names.subject, address.replicas or 1, limit, -1, secrets.token_hex(8))
-
-
 def _snapshot_config(address: Address, names: Names, info: StreamInfo) -> dict[str, Any]:
     limit = address.snapshot_bytes or max(SNAPSHOT_BYTES, 2 * (address.max_bytes or 0))
     if address.max_bytes is not None and address.snapshot_bytes is None:
@@ -198,12 +197,6 @@ def stream_config(name: str, subject: str, replicas: int, **own: Any) -> dict[st
 
 def generation_of(info: StreamInfo) -> str:
     return str((info.config.get("metadata") or {}).get(GENERATION, ""))
-
-
-def _check_log(info: StreamInfo, names: Names, address: Address) -> None:
-    _check(info, names.log, [names.subject], address)
-    partial = info.config.get("max_msgs_per_subject", -1) > 0
-    refuse_stream(names.log, address, {"it keeps only some messages per subject": partial})
 
 
 def _check(info: StreamInfo, name: str, subjects: list[str], address: Address) -> None:

@@ -108,10 +108,6 @@ class Sender:
     def is_idle(self) -> bool:
         return not self._waiting and not self._in_flight
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._in_flight)
-
     def waited(self) -> float:
         """Seconds for which the oldest command has waited for its outcome."""
         oldest = self._oldest
