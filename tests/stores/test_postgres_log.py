@@ -283,7 +283,7 @@ async def test_a_role_that_may_not_make_tables_is_told_so(postgres_server: Serve
     ("change", "words"),
     [
         ("DELETE FROM rd_log WHERE ns = %s AND seq > 1", "went back"),
-        ("UPDATE rd_log SET id = 'other' WHERE ns = %s AND seq = 3", "somebody changed the log"),
+        ("UPDATE rd_log SET id = 'other' WHERE ns = %s AND seq = 3", "the log was changed"),
     ],
 )
 async def test_a_log_that_was_set_back_is_noticed_by_those_who_follow_it(

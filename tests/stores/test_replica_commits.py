@@ -72,13 +72,13 @@ async def test_messages_are_committed_together_a_moment_later(fleet: Fleet, monk
     for _ in range(3):
         await store.insert([a_job()])
     await until("they are committed", lambda: committed_jobs(store) == 3)
-    assert not engine_of(store).is_dirty
+    assert not engine_of(store).file.is_dirty
 
 
 async def test_many_commands_are_committed_at_once_so_that_readers_do_not_wait(fleet: Fleet) -> None:
     store = await fleet.join("one")
     await store.insert([a_job()])
-    assert engine_of(store).is_dirty
+    assert engine_of(store).file.is_dirty
     fleet.kept.faults.hold = True
     inserting = [asyncio.ensure_future(store.insert([a_job()])) for _ in range(40)]
     await until("they are in the log", lambda: len(fleet.kept.entries) >= 3)
@@ -167,7 +167,7 @@ async def test_a_feed_is_closed_before_the_log_is_heard_again(fleet: Fleet, monk
     monkeypatch.setattr(Counting, "open_feeds", [])
     store = await fleet.join("one", log=Counting)
     await store.insert([a_job()])
-    assert engine_of(store).is_dirty
+    assert engine_of(store).file.is_dirty
     await MemoryLog(fleet.kept).append("rubbish", b"\xc1")
     await store.until_failed()
     assert Counting.open_feeds == []
@@ -177,7 +177,7 @@ async def test_a_message_that_cannot_be_executed_does_not_undo_what_was_told_bef
     """The good messages before it are executed again and committed, each alone; then the bad one stops the replica."""
     store = await fleet.join("one")
     await store.insert([a_job()])
-    assert engine_of(store).is_dirty
+    assert engine_of(store).file.is_dirty
     await MemoryLog(fleet.kept).append("rubbish", b"\xc1")
     assert "cannot be read" in await store.until_failed()
     assert committed_jobs(store) == 1

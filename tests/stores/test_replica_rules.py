@@ -378,7 +378,7 @@ def beat_of(fleet: Fleet) -> bytes:
 
 
 @pytest.mark.behaviour("F-10")
-@pytest.mark.parametrize("how", ["made anew", "went back", "somebody changed the log"])
+@pytest.mark.parametrize("how", ["made anew", "went back", "the log was changed"])
 async def test_another_log_is_not_followed(fleet: Fleet, how: str) -> None:
     store = await fleet.join("one")
     for _ in range(3):

@@ -135,7 +135,7 @@ async def test_without_the_barrier_a_read_misses_what_was_committed(
 # ---- rule 10
 
 
-@pytest.mark.parametrize("how", ["made anew", "went back", "somebody changed the log"])
+@pytest.mark.parametrize("how", ["made anew", "went back", "the log was changed"])
 async def test_without_the_look_at_the_log_another_one_is_followed(
     fleet: Fleet, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

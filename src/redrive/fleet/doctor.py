@@ -45,62 +45,62 @@ class Examined(NamedTuple):
 async def examine(fleet: FleetService) -> list[FleetCheck]:
     """Make every check. Where the fleet cannot be joined, the reason is the one result."""
     try:
-        seen = Examined(await fleet.status(), await fleet.survey())
+        facts = Examined(await fleet.status(), await fleet.survey())
     except RedriveError as error:
         return [FleetCheck("fleet", False, str(error), "solve that, then run `redrive fleet doctor` again")]
-    return [check for judge in JUDGES for check in judge(seen)]
+    return [check for judge in JUDGES for check in judge(facts)]
 
 
-def server(seen: Examined) -> Iterator[FleetCheck]:
+def server(facts: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.nats_streams import ADVISED, read_version
 
-    if seen.survey is not None:
-        old = read_version(seen.survey.version) < ADVISED
+    if facts.survey is not None:
+        old = read_version(facts.survey.version) < ADVISED
         hint = "it can damage compressed or encrypted streams: upgrade it to 2.15" if old else ""
-        yield FleetCheck("server", True, f"nats-server {seen.survey.version}", hint, warning=old)
+        yield FleetCheck("server", True, f"nats-server {facts.survey.version}", hint, warning=old)
 
 
-def durability(seen: Examined) -> Iterator[FleetCheck]:
-    status = seen.status
+def durability(facts: Examined) -> Iterator[FleetCheck]:
+    status = facts.status
     unsynced = status.durability == "unsynced"
     yield FleetCheck("durability", True, status.durability, status.advice, warning=unsynced)
 
 
-def halted(seen: Examined) -> Iterator[FleetCheck]:
-    why = seen.status.halted
+def halted(facts: Examined) -> Iterator[FleetCheck]:
+    why = facts.status.halted
     hint = "set aside the replica that differs (move its file away), then run `redrive fleet resume`" if why else ""
     yield FleetCheck("halted", why is None, f"nothing is claimed: {why}" if why else "no", hint)
 
 
-def hubs(seen: Examined) -> Iterator[FleetCheck]:
+def hubs(facts: Examined) -> Iterator[FleetCheck]:
     """Check the answers of hubs, which are asked over NATS alone."""
-    if seen.survey is None:
+    if facts.survey is None:
         return
-    if not seen.status.hubs:
+    if not facts.status.hubs:
         yield FleetCheck("hubs", False, "none answers", "start `redrive hub` or `redrive serve` on this URL")
         return
-    wrong = any(hub.trouble is not None or hub.lag > LAG for hub in seen.status.hubs)
+    wrong = any(hub.trouble is not None or hub.lag > LAG for hub in facts.status.hubs)
     hint = "see the log of that process; restart it where it does not catch up" if wrong else ""
-    yield FleetCheck("hubs", not wrong, ", ".join(map(_describe_hub, seen.status.hubs)), hint)
+    yield FleetCheck("hubs", not wrong, ", ".join(map(_describe_hub, facts.status.hubs)), hint)
 
 
 def _describe_hub(hub: HubView) -> str:
-    said = f"{hub.host}/{hub.pid} at {hub.position} ({hub.lag} behind)"
-    return f"{said}: {hub.trouble}" if hub.trouble else said
+    text = f"{hub.host}/{hub.pid} at {hub.position} ({hub.lag} behind)"
+    return f"{text}: {hub.trouble}" if hub.trouble else text
 
 
-def generation(seen: Examined) -> Iterator[FleetCheck]:
-    others = {hub.generation for hub in seen.status.hubs} - {seen.status.generation}
-    said = f"{seen.status.generation}" + (f", and hubs with {', '.join(others)}" if others else "")
+def generation(facts: Examined) -> Iterator[FleetCheck]:
+    others = {hub.generation for hub in facts.status.hubs} - {facts.status.generation}
+    text = f"{facts.status.generation}" + (f", and hubs with {', '.join(others)}" if others else "")
     hint = "those hubs follow a log that was made anew: move their files away and restart them" if others else ""
-    yield FleetCheck("generation", not others, said, hint)
+    yield FleetCheck("generation", not others, text, hint)
 
 
-def snapshot(seen: Examined) -> Iterator[FleetCheck]:
+def snapshot(facts: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.chores import SNAPSHOT_MESSAGES
 
-    newest = seen.status.snapshot
-    behind = newest.behind if newest is not None else seen.status.end
+    newest = facts.status.snapshot
+    behind = newest.behind if newest is not None else facts.status.end
     late = behind >= SNAPSHOTS_MISSED * SNAPSHOT_MESSAGES
     hint = "hubs make one every 20,000 messages: see their logs for why they could not" if late else ""
     if newest is None:
@@ -111,60 +111,60 @@ def snapshot(seen: Examined) -> Iterator[FleetCheck]:
     )
 
 
-def clocks(seen: Examined) -> Iterator[FleetCheck]:
-    off = {f"{hub.host}/{hub.pid}": hub.clock_off for hub in seen.status.hubs}
-    if seen.survey is not None:
-        off["the server, from here"] = seen.survey.clock_off
+def clocks(facts: Examined) -> Iterator[FleetCheck]:
+    off = {f"{hub.host}/{hub.pid}": hub.clock_off for hub in facts.status.hubs}
+    if facts.survey is not None:
+        off["the server, from here"] = facts.survey.clock_off
     wrong = [f"{who} by {by:+.1f} s" for who, by in off.items() if abs(by) > CLOCK_SECONDS]
-    said = ", ".join(wrong) if wrong else f"agree within {CLOCK_SECONDS:.0f} s"
-    yield FleetCheck("clocks", not wrong, said, "set these clocks by NTP" if wrong else "")
+    text = ", ".join(wrong) if wrong else f"agree within {CLOCK_SECONDS:.0f} s"
+    yield FleetCheck("clocks", not wrong, text, "set these clocks by NTP" if wrong else "")
 
 
-def servers_behind(seen: Examined) -> Iterator[FleetCheck]:
-    if seen.survey is None:
+def servers_behind(facts: Examined) -> Iterator[FleetCheck]:
+    if facts.survey is None:
         return
-    behind = [f"{stream.name} on {', '.join(stream.behind)}" for stream in seen.survey.streams if stream.behind]
-    least = min((stream.replicas for stream in seen.survey.streams), default=1)
-    said = f"{', '.join(behind)} not current" if behind else f"{least} of each stream"
-    yield FleetCheck("replicas", not behind, said, "see that those servers run and reach the others" if behind else "")
+    behind = [f"{stream.name} on {', '.join(stream.behind)}" for stream in facts.survey.streams if stream.behind]
+    least = min((stream.replicas for stream in facts.survey.streams), default=1)
+    text = f"{', '.join(behind)} not current" if behind else f"{least} of each stream"
+    yield FleetCheck("replicas", not behind, text, "see that those servers run and reach the others" if behind else "")
 
 
-def consumers(seen: Examined) -> Iterator[FleetCheck]:
+def consumers(facts: Examined) -> Iterator[FleetCheck]:
     """Check that the log has one consumer per replica; unused ones end by themselves."""
-    log = _stream(seen, "log")
+    log = _stream(facts, "log")
     if log is None:
         return
-    most = max(seen.status.replicas, len(seen.status.hubs)) + 1
+    most = max(facts.status.replicas, len(facts.status.hubs)) + 1
     leaked = log.consumers > most
     hint = "another program reads the log: `nats consumer ls` names it; remove what is not redrive's" if leaked else ""
     yield FleetCheck("consumers", not leaked, f"{log.consumers} of {log.name}, {most} replicas at most", hint)
 
 
-def _stream(seen: Examined, holds: str) -> StreamView | None:
-    return next((stream for stream in (seen.survey.streams if seen.survey else ()) if stream.holds == holds), None)
+def _stream(facts: Examined, holds: str) -> StreamView | None:
+    return next((stream for stream in (facts.survey.streams if facts.survey else ()) if stream.holds == holds), None)
 
 
-def limits(seen: Examined) -> Iterator[FleetCheck]:
-    status = seen.status
+def limits(facts: Examined) -> Iterator[FleetCheck]:
+    status = facts.status
     share = status.log_bytes / status.log_limit if status.log_limit else 0.0
-    said = f"the log has {status.log_bytes:,} of {status.log_limit or 'unlimited'} bytes ({share:.0%})"
+    text = f"the log has {status.log_bytes:,} of {status.log_limit or 'unlimited'} bytes ({share:.0%})"
     hint = "no new jobs are taken: raise max_bytes in the URL" if share >= FILL else ""
-    yield FleetCheck("log bytes", share < FILL, said, hint)
+    yield FleetCheck("log bytes", share < FILL, text, hint)
     full = [stream.name for stream in status.streams if stream.full]
     if full:
         hint = "later dead letters are only in the store: deal with them, or run `redrive fleet init --dlq-limit N`"
         yield FleetCheck("dead letters", False, f"{', '.join(full)} full", hint)
 
 
-def open_side(seen: Examined) -> Iterator[FleetCheck]:
-    if seen.survey is None:
+def open_side(facts: Examined) -> Iterator[FleetCheck]:
+    if facts.survey is None:
         return
-    made = _stream(seen, "tasks") is not None
-    said = "streams are made" if made else "no streams: other programs can neither publish tasks nor read dead letters"
-    yield FleetCheck("open side", True, said, "" if made else "run `redrive fleet init` if you want them")
-    if seen.survey.taken_by:
+    made = _stream(facts, "tasks") is not None
+    text = "streams are made" if made else "no streams: other programs can neither publish tasks nor read dead letters"
+    yield FleetCheck("open side", True, text, "" if made else "run `redrive fleet init` if you want them")
+    if facts.survey.taken_by:
         hint = "remove these sources or mirrors: a server can destroy a work queue that has one"
-        yield FleetCheck("sources", False, f"{', '.join(seen.survey.taken_by)} take from our streams", hint)
+        yield FleetCheck("sources", False, f"{', '.join(facts.survey.taken_by)} take from our streams", hint)
 
 
 JUDGES: Final[tuple[Callable[[Examined], Iterator[FleetCheck]], ...]] = (

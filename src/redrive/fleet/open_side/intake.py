@@ -71,7 +71,7 @@ class Intake(Loop):
             if problem is None:
                 await self._tasks.done(message)
                 return
-            await self._make_dead_letter(published, problem, message)
+            await self._record_dead_letter(published, problem, message)
             await self._tasks.terminate(message, str(problem))
         except (StoreError, JobError) as error:
             if isinstance(error, StoreFailed):
@@ -79,7 +79,7 @@ class Intake(Loop):
             log.warning("task %s stays in the work queue, the store cannot take it: %s", message.place, error)
             await self._tasks.later(message, AGAIN_SECONDS)
         except LogUnavailable as error:
-            log.warning("task %s was taken in and not acknowledged, so it comes again: %s", message.place, error)
+            log.warning("task %s was taken in and not acknowledged, so it is delivered again: %s", message.place, error)
 
     async def _refusal(self, published: Published) -> Exception | None:
         """Commit the job of a task; return the reason where it cannot be a job."""
@@ -107,13 +107,14 @@ class Intake(Loop):
             return True
         return bool((await self._core.store.find(Filter(WENT_IN, task=task), limit=1)).jobs)
 
-    async def _make_dead_letter(self, published: Published, problem: Exception, message: TaskMessage) -> Job:
+    async def _record_dead_letter(self, published: Published, problem: Exception, message: TaskMessage) -> Job:
         """Make a task that cannot be a job a dead letter; the same task makes the same dead letter."""
-        said = FailureDetails(
+        details = FailureDetails(
             attempt=1, task=published.task, agent=published.agent, lane="manual", recommendation=_advice(problem)
         )
-        letter = make_dead_letter(message.place, published.payload, problem, said, message.at, self._core.registry)
-        job = await self._recorder.take_in(letter)
+        registry = self._core.registry
+        dead_letter = make_dead_letter(message.place, published.payload, problem, details, message.at, registry)
+        job = await self._recorder.take_in(dead_letter)
         log.warning("task %s on %s is a dead letter (%s): %s", message.place, message.subject, job.short_id, problem)
         return job
 

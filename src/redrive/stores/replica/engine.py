@@ -324,7 +324,7 @@ class Engine:
                 return
             except LogUnavailable as error:
                 self.sender.lose_touch()
-                self._note_trouble(f"{self.log.url} cannot be read: {error}")
+                self._note_problem(f"{self.log.url} cannot be read: {error}")
             except apsw.Error as error:
                 self._note_unwritable(error)
             self._slow_down()
@@ -360,12 +360,12 @@ class Engine:
         self._pause = min(1.0, self._pause * 2 or 0.05)
 
     def _note_unwritable(self, error: apsw.Error) -> None:
-        self._note_trouble(f"the replica {self.path} cannot be written: {self.file.translate(error)}")
+        self._note_problem(f"the replica {self.path} cannot be written: {self.file.translate(error)}")
 
-    def _note_trouble(self, trouble: str) -> None:
+    def _note_problem(self, problem: str) -> None:
         if self.trouble is None:
-            log.warning("%s; trying again", trouble)
-        self.trouble = trouble
+            log.warning("%s; trying again", problem)
+        self.trouble = problem
 
     def _execute(self, entries: Sequence[LogEntry]) -> None:
         """Execute messages in one transaction; where that fails read them again, and execute them one by one."""

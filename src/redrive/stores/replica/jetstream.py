@@ -215,10 +215,10 @@ class JetStreamLog:
         return decode(StateInfo, await self._ask(api(f"STREAM.INFO.{self._names.log}"), b"")).state
 
     async def entry(self, position: int) -> LogEntry | None:
-        found = await self._stored(self._names.log, {"seq": position}) if position > 0 else None
-        if found is None:
+        stored = await self._stored(self._names.log, {"seq": position}) if position > 0 else None
+        if stored is None:
             return None
-        return LogEntry(found.seq, header(found.hdrs, "Nats-Msg-Id"), found.data, seconds(found.time))
+        return LogEntry(stored.seq, header(stored.hdrs, "Nats-Msg-Id"), stored.data, seconds(stored.time))
 
     async def _stored(self, stream: str, which: dict[str, object], seconds: float = 2.0) -> Stored | None:
         """Read one message from the leader."""

@@ -107,7 +107,7 @@ class LogChanged(Exception):
     @classmethod
     def replaced(cls, url: str, position: int) -> LogChanged:
         return cls(
-            f"message {position} of {url} is not the one that was executed here: somebody changed the log."
+            f"message {position} of {url} is not the one that was executed here: the log was changed."
             " Move this replica's file away to accept the log as it is now"
         )
 

@@ -120,10 +120,10 @@ class MemoryLog:
         try:
             while True:
                 came.clear()
-                found = [] if kept.faults.hold or kept.faults.down else self._after(after)
-                if found:
-                    after = found[-1].position
-                    yield found
+                entries = [] if kept.faults.hold or kept.faults.down else self._after(after)
+                if entries:
+                    after = entries[-1].position
+                    yield entries
                 else:
                     await came.wait()
         finally:
@@ -144,8 +144,8 @@ class MemoryLog:
 
     async def entry(self, position: int) -> LogEntry | None:
         self._reach()
-        found = self._after(position - 1)[:1]
-        return found[0] if found and found[0].position == position else None
+        entries = self._after(position - 1)[:1]
+        return entries[0] if entries and entries[0].position == position else None
 
     async def fill(self) -> Fill:
         return Fill(sum(len(entry.data) for entry in self.kept.entries), self.kept.limit)

@@ -81,7 +81,7 @@ class Connection:
         self._turned = asyncio.Event()
         self._closing = False
         self._watcher: asyncio.Task[None] | None = None
-        self._trouble: str | None = None
+        self._problem: str | None = None
         self._repeated = 0
 
     # -- life
@@ -99,20 +99,20 @@ class Connection:
 
     async def _wait_for(self, connecting: asyncio.Future[None], seconds: float) -> None:
         url, began = self.address.public, time.monotonic()
-        said = began
+        logged = began
         while not connecting.done():
             await asyncio.wait([connecting], timeout=LOOK_SECONDS)
             now = time.monotonic()
-            if self._trouble is not None and "authorization" in self._trouble.lower():
-                raise StoreRefused(f"{url} refuses these credentials ({self._trouble}): check the URL and its creds")
+            if self._problem is not None and "authorization" in self._problem.lower():
+                raise StoreRefused(f"{url} refuses these credentials ({self._problem}): check the URL and its creds")
             if now - began >= seconds and not connecting.done():
                 raise LogUnavailable(
-                    f"no server of {url} answers within {seconds:.0f} s ({self._trouble}):"
+                    f"no server of {url} answers within {seconds:.0f} s ({self._problem}):"
                     " check that it runs, its address, and that this host may reach it"
                 )
-            if now - said >= WORDS_SECONDS:
-                said = now
-                log.warning("waiting for a server of %s: %s", url, self._trouble)
+            if now - logged >= WORDS_SECONDS:
+                logged = now
+                log.warning("waiting for a server of %s: %s", url, self._problem)
         await connecting
 
     async def _connect(self, avoid: str = "") -> None:
@@ -212,9 +212,9 @@ class Connection:
             listener()
 
     async def _on_reconnected(self) -> None:
-        if self._trouble is not None:
+        if self._problem is not None:
             log.warning("%s answers again, after %d more errors", self.address.public, self._repeated)
-        self._trouble, self._repeated = None, 0
+        self._problem, self._repeated = None, 0
         self._lost.clear()
         self._connected.set()
         self._turned.set()
@@ -224,13 +224,13 @@ class Connection:
         self._lost.set()
         self._turned.set()
 
-    def _report(self, trouble: str) -> None:
+    def _report(self, problem: str) -> None:
         """Log the first error, and count the others until the server answers."""
-        if self._trouble is None:
-            log.warning("%s: %s; connecting until it answers", self.address.public, trouble)
+        if self._problem is None:
+            log.warning("%s: %s; connecting until it answers", self.address.public, problem)
         else:
             self._repeated += 1
-        self._trouble = trouble
+        self._problem = problem
 
     def _forget(self, why: str) -> None:
         waiting, self._answers = self._answers, {}
@@ -265,7 +265,7 @@ class Connection:
                 async with asyncio.timeout(ASK_SECONDS):
                     await self._connected.wait()
             except TimeoutError:
-                raise LogUnavailable(f"{self.address.public} is not connected ({self._trouble})") from None
+                raise LogUnavailable(f"{self.address.public} is not connected ({self._problem})") from None
 
     async def ask(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, seconds: float | None = ASK_SECONDS

@@ -178,7 +178,7 @@ class PostgresLog:
 
     async def _wait_for_server(self) -> None:
         """Wait for a server that takes writes, and log what is missing."""
-        until, told = time.monotonic() + OPEN_SECONDS, False
+        until, logged = time.monotonic() + OPEN_SECONDS, False
         while True:
             try:
                 await self._reader.rows("SELECT 1")
@@ -186,9 +186,9 @@ class PostgresLog:
             except LogUnavailable as error:
                 if time.monotonic() >= until:
                     raise LogUnavailable(f"{self.url} cannot be opened: {error}") from error
-                if not told:
+                if not logged:
                     log.warning("waiting up to %.0f s for %s: %s", OPEN_SECONDS, self.url, error)
-                told = True
+                logged = True
             await asyncio.sleep(0.25)
 
     async def _refuse_unfit(self) -> None:
@@ -331,7 +331,7 @@ class PostgresLog:
 
     async def _listen(self, came: asyncio.Event) -> None:
         """Set the event at every notification. Without notifications the feed looks each second by itself."""
-        told = False
+        logged = False
         while True:
             try:
                 connection = await connect(self._conninfo)
@@ -343,9 +343,9 @@ class PostgresLog:
                 finally:
                     await connection.close()
             except psycopg.Error as error:
-                if not told:
+                if not logged:
                     log.warning("%s sends no notifications (%s); looking each second", self.url, in_words(error))
-                told = True
+                logged = True
             await asyncio.sleep(POLL_SECONDS)
 
     async def end(self) -> int:

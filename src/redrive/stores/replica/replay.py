@@ -135,12 +135,12 @@ class Replay:
         if isinstance(message, EnvelopePart):
             envelope = self._join(connection, message)
             if envelope is None:
-                self._move(connection, entry, at, ["part"])
+                self._advance(connection, entry, at, ["part"])
                 return Replayed(entry.position, None, (), wakes=False)
             message = envelope
         self._compare(connection, message, entry.position)
-        outcomes, said = self._execute_envelope(connection, message, at if entry.at is not None else None)
-        self._move(connection, entry, at, said)
+        outcomes, simplified = self._execute_envelope(connection, message, at if entry.at is not None else None)
+        self._advance(connection, entry, at, simplified)
         wakes = any(isinstance(item, CommandItem) and isinstance(item.command, _WAKING) for item in message.items)
         return Replayed(entry.position, message, outcomes, wakes)
 
@@ -213,12 +213,12 @@ class Replay:
                 outcomes += self._execute_joined(connection, items)
             else:
                 outcomes += [self._execute_item(connection, item, at) for item in items]
-        said = [
+        simplified = [
             simplify_outcome(item.command if isinstance(item, CommandItem) else item, outcome)
             for item, outcome in zip(envelope.items, outcomes, strict=True)
         ]
         sessions.remember(connection, envelope.ticket, b"", at or 0.0)
-        return outcomes, said
+        return outcomes, simplified
 
     def _execute_joined(self, connection: apsw.Connection, items: Sequence[CommandItem | Own]) -> list[Any]:
         """Execute neighbouring inserts in one statement, or one by one where that fails; the rows are the same."""
@@ -325,15 +325,15 @@ class Replay:
 
     # -- the position
 
-    def _move(self, connection: apsw.Connection, entry: LogEntry, at: float, said: Any) -> None:
+    def _advance(self, connection: apsw.Connection, entry: LogEntry, at: float, outcomes: Any) -> None:
         standing = self.here
-        chain = hashlib.blake2b(standing.chain + encode([entry.position, said]), digest_size=16).digest()
+        chain = hashlib.blake2b(standing.chain + encode([entry.position, outcomes]), digest_size=16).digest()
         connection.execute(
             "UPDATE replica SET position = ?1, message = ?2, chain = ?3, at = ?4 WHERE position = ?1 - 1",
             (entry.position, entry.id, chain, at),
         )
         if connection.changes() != 1:
-            raise ReplicaStopped("another process replays into this file: give every process a file of its own")
+            raise ReplicaStopped("another process replays into this file: give every process its own file")
         connection.execute("INSERT INTO replica_chain (position, chain) VALUES (?, ?)", (entry.position, chain))
         if entry.position % 1_000 == 0:
             connection.execute("DELETE FROM replica_chain WHERE position < ?", (entry.position - CHAIN_KEPT,))

@@ -304,9 +304,9 @@ class Sender:
         pending = [command for sent in self._in_flight.values() for command in sent.pending]
         self._in_flight.clear()
         tell(pending, CommitUnknown(f"{self._log.url} has trimmed what was sent: its outcome is not known here"))
-        for one in pending:
-            if isinstance(one.command, Take):
-                self.enqueue(PendingCommand(GiveBack(one.command.token)))
+        for given_up in pending:
+            if isinstance(given_up.command, Take):
+                self.enqueue(PendingCommand(GiveBack(given_up.command.token)))
         self.send()
         self.settled.set()
 
@@ -326,18 +326,18 @@ class Sender:
 def tell(pending: Sequence[PendingCommand], error: StoreError | None = None) -> None:
     """Hand the outcomes to their callers, one wake-up per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[PendingCommand]] = {}
-    for one in pending:
-        loops.setdefault(one.loop, []).append(one)
+    for command in pending:
+        loops.setdefault(command.loop, []).append(command)
     for loop, ready in loops.items():
         if not call_in_loop(loop, _resolve, ready, error):
             log.warning("%d commands were executed after their callers' event loop was closed", len(ready))
 
 
 def _resolve(pending: Sequence[PendingCommand], error: StoreError | None) -> None:
-    for one in pending:
-        if one.future.done():
+    for command in pending:
+        if command.future.done():
             continue
         if error is not None:
-            one.future.set_exception(type(error)(*error.args))
+            command.future.set_exception(type(error)(*error.args))
         else:
-            one.future.set_result(one.value)
+            command.future.set_result(command.value)

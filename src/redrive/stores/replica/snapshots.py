@@ -60,7 +60,7 @@ async def must_restore(log: Log, info: LogInfo, standing: LogStanding | None) ->
     if entry is not None and entry.id != standing.message:
         raise ReplicaStopped(
             f"message {standing.position} of {info.url} is not the one that this file has executed:"
-            " somebody changed the log. Move this file away to accept the log as it is now"
+            " the log was changed. Move this file away to accept the log as it is now"
         )
     return False
 

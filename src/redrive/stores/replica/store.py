@@ -56,7 +56,7 @@ _abandoned: list[object] = []
 
 
 class ReplicaStore(ReadVerbs):
-    """A store on a log. `place` gives this process a file of its own; `log` makes the connection to the log."""
+    """A store on a log. `place` gives this process its file; `log` makes the connection to the log."""
 
     def __init__(
         self,
@@ -318,8 +318,8 @@ class ReplicaStore(ReadVerbs):
         if not pruned.payloads and not pruned.keys:
             since = rollups.first_late_day(now)
             if await self._read(lambda connection: rollups.count_wrong_days(connection, since)):
-                said = rollups.say_days(await self._run(AddUp(since)))
-                log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", said)
+                days = rollups.say_days(await self._run(AddUp(since)))
+                log.warning("sums of %s were wrong and have been added up anew: does an older version run here?", days)
         return pruned
 
     async def erase(self, ids: Sequence[str]) -> int:
@@ -355,12 +355,12 @@ class ReplicaStore(ReadVerbs):
         return await engine.call(lambda: _lingering(engine))
 
     async def repair(self, now: float) -> list[str]:
-        said = []
+        repairs = []
         if days := await self._run(AddUp(0)):
-            said.append(f"sums of {rollups.say_days(days)} were wrong and have been added up anew")
+            repairs.append(f"sums of {rollups.say_days(days)} were wrong and have been added up anew")
         if shifted := await self._run(Unstick(now)):
-            said.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
-        return said
+            repairs.append(f"{shifted} waiting jobs were stamped in the future and have been moved to now")
+        return repairs
 
     async def leave_for(self, to: str) -> None:
         """Close the log for good, because its jobs move elsewhere. Raises FleetMoved once the log is closed."""
