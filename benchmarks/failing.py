@@ -16,7 +16,7 @@ import httpx2
 from benchmarks.bench import Bench, Check
 from redrive.core.job import Job, State
 from redrive.core.policy import DEFAULT
-from redrive.failures.capture import capture, soft
+from redrive.failures.capture import capture, find_soft_failure
 from redrive.failures.classify import classify
 from redrive.failures.fingerprint import fingerprint
 from redrive.retries.decision import Case
@@ -142,7 +142,7 @@ def _judging(error: BaseException, job: Job) -> Callable[[], object]:
 
 
 def _looking(value: object) -> Callable[[], object]:
-    return lambda: soft(value)
+    return lambda: find_soft_failure(value)
 
 
 def row_9(bench: Bench) -> list[Check]:

@@ -56,7 +56,10 @@ ANSWERS: tuple[tuple[str, object], ...] = (
 
 
 def seen() -> str:
-    rows = [(shown, *(code(effects.seen(found, mode)) for mode in get_args(effects.Mode))) for shown, found in ANSWERS]
+    rows = [
+        (shown, *(code(effects.read_verdict(found, mode)) for mode in get_args(effects.Mode)))
+        for shown, found in ANSWERS
+    ]
     return table(("`verify` says", *(f'`mode="{mode}"`' for mode in get_args(effects.Mode))), rows)
 
 
@@ -80,7 +83,7 @@ def together() -> str:
     must_match(REPLAY_WORDS, get_args(effects.Replay), "REPLAY_WORDS")
     rows = []
     for shown, verdicts in MIXTURES:
-        whole = effects.together(verdicts)
+        whole = effects.combine_verdicts(verdicts)
         then = [REPLAY_WORDS[effects.before_replay(verdicts, idempotent=harmless)] for harmless in (False, True)]
         rows.append((shown, code(whole), *then))
     return table(("of its effects", "verdict", "then", "then, with `idempotent=True`"), rows)
@@ -255,7 +258,7 @@ def rules() -> str:
     return table(("reason", "because of", "when it is done", "when it failed for good"), rows)
 
 
-def _told(told: notice.Told | None) -> str:
+def _told(told: notice.Telling | None) -> str:
     if told is None:
         return "no message"
     return f"{code(told.kind)} to {AUDIENCE_WORDS[told.audience]}, {told.level}"

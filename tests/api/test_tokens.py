@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive.core.tokens import holder
+from redrive.core.tokens import find_holder
 
 
 @pytest.mark.behaviour("H-3a")
@@ -32,8 +32,8 @@ async def test_a_name_is_free_again_when_its_token_opens_nothing(rd: redrive.Red
     second = await rd.tokens.add("ann", "look")
     known, now = await rd.tokens.list(), rd.tokens.now()
     assert known == [second.token]
-    assert holder(known, first.secret.encode(), now) is None
-    assert holder(known, second.secret.encode(), now) == second.token
+    assert find_holder(known, first.secret.encode(), now) is None
+    assert find_holder(known, second.secret.encode(), now) == second.token
 
 
 @pytest.mark.parametrize(

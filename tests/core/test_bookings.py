@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.bookings import Booking, booked, born_dead, joins_group, trouble_of
+from redrive.core.bookings import Booking, book_imported, book_move, class_and_detail, joins_group
 from redrive.core.job import State
 from redrive.core.lifecycle import MOVES, Transition, restored, succeeded
 from tests.core.test_lifecycle import ARROWS, job_in
@@ -29,13 +29,13 @@ def moved(arrow: str, **fields: Any) -> Transition:
 
 @pytest.mark.parametrize("arrow", sorted(ARROWS.keys() - {"buried", "restored"}))
 def test_a_job_that_never_died_is_not_in_the_books(arrow: str) -> None:
-    assert list(booked(moved(arrow))) == []
+    assert list(book_move(moved(arrow))) == []
 
 
 @pytest.mark.parametrize("arrow", ["buried", "restored"])
 def test_what_dies_is_booked_when_it_dies_and_only_once(arrow: str) -> None:
-    assert list(booked(moved(arrow))) == [Booking(AT, "died")]
-    again = [booking.what for booking in booked(moved(arrow, died_at=DIED))]
+    assert list(book_move(moved(arrow))) == [Booking(AT, "died")]
+    again = [booking.what for booking in book_move(moved(arrow, died_at=DIED))]
     assert "died" not in again
 
 
@@ -64,29 +64,29 @@ BACK = [*PERSON, Booking(AT, "back", "person")]
 def test_a_dead_letters_end_is_booked_in_the_hour_in_which_it_died(
     arrow: str, fields: dict[str, Any], expected: Sequence[Booking]
 ) -> None:
-    assert list(booked(moved(arrow, died_at=DIED, **fields))) == expected
+    assert list(book_move(moved(arrow, died_at=DIED, **fields))) == expected
 
 
 def test_purging_what_was_discarded_does_not_book_its_end_twice() -> None:
-    assert list(booked(ARROWS["purged"](job_in(State.discarded, died_at=DIED)))) == []
+    assert list(book_move(ARROWS["purged"](job_in(State.discarded, died_at=DIED)))) == []
 
 
 @pytest.mark.parametrize(("worked", "what"), [(True, "worked"), (False, "failed")])
 def test_what_was_tried_is_booked_when_it_was_tried_beside_the_end(worked: bool, what: Any) -> None:
     tried = msgspec.structs.replace(moved("succeeded", died_at=DIED), lesson=("f" * 16, "set_model", worked))
-    assert list(booked(tried)) == [*BACK, Booking(AT, what, "set_model")]
+    assert list(book_move(tried)) == [*BACK, Booking(AT, what, "set_model")]
 
 
 def test_what_was_dead_when_it_came_died_when_somebody_says() -> None:
-    assert born_dead(job_in(State.dead, died_at=DIED)) == Booking(DIED, "died")
-    assert born_dead(job_in(State.dead, updated_at=T0)) == Booking(T0, "died")
+    assert book_imported(job_in(State.dead, died_at=DIED)) == Booking(DIED, "died")
+    assert book_imported(job_in(State.dead, updated_at=T0)) == Booking(T0, "died")
 
 
 def test_a_move_is_counted_under_the_failure_that_it_writes() -> None:
-    assert trouble_of(moved("buried")) == ("OutOfStock", "network")
-    assert trouble_of(moved("snoozed")) == ("", "")
+    assert class_and_detail(moved("buried")) == ("OutOfStock", "network")
+    assert class_and_detail(moved("snoozed")) == ("", "")
     mended = succeeded(job_in(State.running, error_class="E", detail="network"), AT, None)
-    assert trouble_of(mended) == ("", ""), "a success drops the marks of the failure before it"
+    assert class_and_detail(mended) == ("", ""), "a success drops the marks of the failure before it"
 
 
 def test_a_burial_with_a_fingerprint_is_one_more_of_its_trouble() -> None:

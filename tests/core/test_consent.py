@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.change import edited
-from redrive.core.consent import Approval, Grant, covers, granted, subject_of, wish_of
+from redrive.core.change import make_edit
+from redrive.core.consent import Approval, Grant, covers, find_grant, subject_of, wish_of
 from redrive.core.job import Attempt, Job
 from redrive.retries.changes import AddInstruction, CompressContext, SetModel, encode
 from tests.stores.jobs import T0, a_job
@@ -108,10 +108,10 @@ def test_a_grant_may_be_for_one_agent(grant_agent: str | None, job_agent: str | 
 
 def test_the_first_grant_that_covers_is_named() -> None:
     gone, other, good = yes(id="a", revoked_at=T0), yes(id="b", scope="x"), yes(id="c")
-    found = granted([gone, other, good], wish_of(FIRST, None), T0 + 10)
+    found = find_grant([gone, other, good], wish_of(FIRST, None), T0 + 10)
     assert found is not None and found.id == "c"
-    assert granted([gone, other], wish_of(FIRST, None), T0 + 10) is None
-    assert granted([], wish_of(FIRST, None), T0 + 10) is None
+    assert find_grant([gone, other], wish_of(FIRST, None), T0 + 10) is None
+    assert find_grant([], wish_of(FIRST, None), T0 + 10) is None
 
 
 # What is agreed to --------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_the_subject_is_the_input_and_not_how_it_is_written() -> None:
         refund(payload='{"amount":901}'),
         refund(payload='{"amount":"900"}'),
         refund(task="charge"),
-        refund(changes_json=encode((edited({"amount": 9_000}, "ann", None),))),
+        refund(changes_json=encode((make_edit({"amount": 9_000}, "ann", None),))),
     ],
     ids=["other number", "text", "other task", "edited"],
 )
@@ -136,7 +136,7 @@ def test_other_work_is_another_subject(other: Job) -> None:
 
 
 def test_an_edit_back_to_what_was_agreed_is_what_was_agreed() -> None:
-    back = refund(payload='{"amount":1}', changes_json=encode((edited({"amount": 900}, "ann", None),)))
+    back = refund(payload='{"amount":1}', changes_json=encode((make_edit({"amount": 900}, "ann", None),)))
     assert subject_of(back) == subject_of(refund())
 
 

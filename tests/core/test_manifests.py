@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from redrive.core.effects import Effect, Mode, Verdict, before_replay, seen, together
+from redrive.core.effects import Effect, Mode, Verdict, before_replay, combine_verdicts, read_verdict
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
@@ -43,7 +43,7 @@ def test_what_is_seen_of_an_effect_that_makes_and_of_one_that_removes(
     found: object, present: Verdict, absent: Verdict
 ) -> None:
     """After a successful delete the witness is gone, and that is what was wanted."""
-    assert (seen(found, "present"), seen(found, "absent")) == (present, absent)
+    assert (read_verdict(found, "present"), read_verdict(found, "absent")) == (present, absent)
 
 
 @pytest.mark.behaviour("B6")
@@ -63,14 +63,14 @@ def test_what_is_seen_of_an_effect_that_makes_and_of_one_that_removes(
     ids=str,
 )
 def test_effects_together_in_one_word(verdicts: tuple[Verdict, ...], one_word: Verdict) -> None:
-    assert together(verdicts) == one_word
+    assert combine_verdicts(verdicts) == one_word
 
 
 @pytest.mark.behaviour("B6", "003-35")
 @pytest.mark.parametrize("verdicts", list(product(("verified", "absent", "indeterminate"), repeat=3)), ids=str)
 def test_no_unproven_effect_hides_behind_a_proven_one(verdicts: tuple[Verdict, ...]) -> None:
-    assert (together(verdicts) == "verified") == (set(verdicts) == {"verified"})
-    assert together(verdicts) == together(verdicts[::-1])
+    assert (combine_verdicts(verdicts) == "verified") == (set(verdicts) == {"verified"})
+    assert combine_verdicts(verdicts) == combine_verdicts(verdicts[::-1])
 
 
 @pytest.mark.behaviour("C29", "003-32", "003-33", "003-36")

@@ -20,16 +20,16 @@ from redrive.core.notice import (
     NotifyPolicy,
     Paged,
     SentMessage,
-    alike,
     check_notify,
-    dealt_with,
+    digest_of_content,
+    is_dealt_with,
     notice_for,
-    page,
     page_due,
     pause_after,
     plan,
     waiting_key,
     with_words,
+    write_page,
 )
 from redrive.core.store import Group
 from redrive.errors import InvalidInput
@@ -196,17 +196,17 @@ def test_what_counts_as_dealt_with() -> None:
     success = notice_for(succeeded(job()))
     assert exhausted is not None and question is not None and success is not None
     dead, waits = buried(job()).after(5), held(job(), "consent").after(5)
-    assert not dealt_with(exhausted, dead)
-    assert not dealt_with(question, waits)
-    assert dealt_with(success, dead)
+    assert not is_dealt_with(exhausted, dead)
+    assert not is_dealt_with(question, waits)
+    assert is_dealt_with(success, dead)
     redriven = lifecycle.redriven(dead, NOW, max_attempts=5, who="ann", why=None, run_at=NOW).after(6)
-    assert dealt_with(exhausted, redriven)
-    assert dealt_with(exhausted, msgspec.structs.replace(dead, fresh_from=3)), "dead again, and told again"
-    assert dealt_with(question, lifecycle.unblocked(waits, NOW).after(6))
-    assert dealt_with(question, msgspec.structs.replace(waits, run=4)), "it asks again, in a new notice"
+    assert is_dealt_with(exhausted, redriven)
+    assert is_dealt_with(exhausted, msgspec.structs.replace(dead, fresh_from=3)), "dead again, and told again"
+    assert is_dealt_with(question, lifecycle.unblocked(waits, NOW).after(6))
+    assert is_dealt_with(question, msgspec.structs.replace(waits, run=4)), "it asks again, in a new notice"
     for notice in (exhausted, question):
-        assert dealt_with(notice, None)
-        assert dealt_with(msgspec.structs.replace(notice, read_at=NOW), dead)
+        assert is_dealt_with(notice, None)
+        assert is_dealt_with(msgspec.structs.replace(notice, read_at=NOW), dead)
 
 
 # ---- what people are told at once
@@ -303,9 +303,9 @@ def test_over_time_everything_is_told_once_in_order_and_never_too_much(rounds: A
     latest, mentioned = "", set()
     for message in told:
         first = message.keys[0]
-        assert first > latest or alike(known[first]) in mentioned, "only what was told before may come late"
+        assert first > latest or digest_of_content(known[first]) in mentioned, "only what was told before may come late"
         latest = max(latest, first)
-        mentioned |= {alike(known[key]) for key in message.keys}
+        mentioned |= {digest_of_content(known[key]) for key in message.keys}
 
 
 def test_pauses_grow_up_to_five_minutes() -> None:
@@ -344,7 +344,7 @@ def test_once_a_window_or_for_a_new_group(letters: dict[str, int], seconds: floa
 def test_a_page_says_how_many_of_what() -> None:
     groups = [Group(f, NOW, NOW, 9, "mail", task, None, "TimeoutError", "timeout", "TimeoutError: slow", "x")
               for f, task in (("f", "publish"), ("g", "fetch"))]  # fmt: skip
-    notice = page({"g": 2, "f": 5, "": 1}, groups, NOW, POLICY)
+    notice = write_page({"g": 2, "f": 5, "": 1}, groups, NOW, POLICY)
     assert (notice.title, notice.level, notice.audience) == ("8 dead letters in the last hour", "actionable", "user")
     assert "slow" not in msgspec.json.encode(notice).decode(), "what waits for a channel keeps no job's words"
     spoken = with_words(notice, {"x": job(State.dead, error="TimeoutError: slow")})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive.core.job import Attempt, Cause, Failure, Job, State
-from redrive.core.outcome import INLINE, Outcome, outcome_of, shortened
+from redrive.core.outcome import INLINE, Outcome, outcome_of, shorten_result
 from tests.stores.jobs import T0, a_job
 
 FAILURE = Failure("exception", ("app.BridgeBusy",), "the bridge is busy", error_kind="bridge_busy")
@@ -115,7 +115,7 @@ def test_a_dead_one_says_why_and_what_to_do() -> None:
 
 @pytest.mark.behaviour("B15", "C27")
 def test_a_long_text_is_cut_and_says_where_the_rest_is() -> None:
-    shown, cut = shortened("x" * (INLINE + 1_234), "op1")
+    shown, cut = shorten_result("x" * (INLINE + 1_234), "op1")
     assert cut and isinstance(shown, str)
     assert shown.startswith("x" * INLINE) and not shown.startswith("x" * (INLINE + 1))
     assert "1,234 characters more" in shown and "op1" in shown
@@ -124,7 +124,7 @@ def test_a_long_text_is_cut_and_says_where_the_rest_is() -> None:
 @pytest.mark.behaviour("B15")
 def test_a_long_list_is_cut_as_text() -> None:
     whole = [{"line": number} for number in range(20_000)]
-    shown, cut = shortened(whole, "op1")
+    shown, cut = shorten_result(whole, "op1")
     assert cut and isinstance(shown, str) and shown.startswith('[{"line":0}')
     assert len(shown) < INLINE + 200
 
@@ -133,7 +133,7 @@ def test_a_long_list_is_cut_as_text() -> None:
 @pytest.mark.parametrize("whole", ["x" * (INLINE - 2), ["y" * (INLINE - 4)]], ids=["text", "list"])
 def test_what_just_fits_is_whole(whole: Any) -> None:
     assert len(json.dumps(whole)) == INLINE
-    assert shortened(whole, "op1") == (whole, False)
+    assert shorten_result(whole, "op1") == (whole, False)
 
 
 @pytest.mark.behaviour("B15")

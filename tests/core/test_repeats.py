@@ -6,11 +6,11 @@ from redrive.core.repeats import (
     RepeatRule,
     SessionAction,
     Watched,
-    action_of,
     check_repeats,
-    notice_of,
-    observed,
-    warning,
+    identify_action,
+    observe,
+    warn_agent,
+    write_repeats_notice,
 )
 from redrive.errors import InvalidInput
 
@@ -20,7 +20,7 @@ RULE = RepeatRule()
 def after(*actions: tuple[str, bool], rule: RepeatRule = RULE, start: Watched | None = None) -> Watched:
     watched = start or Watched()
     for number, (what, ok) in enumerate(actions):
-        watched = observed(watched, [SessionAction(what, ok)], "publish", rule, float(number))
+        watched = observe(watched, [SessionAction(what, ok)], "publish", rule, float(number))
     return watched
 
 
@@ -74,16 +74,21 @@ def test_it_can_be_set_and_turned_off() -> None:
 
 
 def test_an_action_is_its_task_and_its_parameters_in_any_order() -> None:
-    assert action_of("t", {"a": 1, "b": [2]}) == action_of("t", {"b": [2], "a": 1})
-    names = {action_of("t", {"a": 1}), action_of("t", {"a": 2}), action_of("u", {"a": 1}), action_of("t", {})}
+    assert identify_action("t", {"a": 1, "b": [2]}) == identify_action("t", {"b": [2], "a": 1})
+    names = {
+        identify_action("t", {"a": 1}),
+        identify_action("t", {"a": 2}),
+        identify_action("u", {"a": 1}),
+        identify_action("t", {}),
+    }
     assert len(names) == 4
-    assert action_of("t", {"a": "\ud800"}) == action_of("t", {"a": "\ud800"}), "also what JSON cannot say"
+    assert identify_action("t", {"a": "\ud800"}) == identify_action("t", {"a": "\ud800"}), "also what JSON cannot say"
 
 
 def test_the_words_say_how_often_and_what_to_do() -> None:
     loop = after(*[FAILED] * 6).loop
     assert loop is not None
-    assert "6 of your last 15 actions" in warning(loop, RULE) and "tell a person" in warning(loop, RULE)
-    notice = notice_of("s1", loop, RULE, "job-12345678")
+    assert "6 of your last 15 actions" in warn_agent(loop, RULE) and "tell a person" in warn_agent(loop, RULE)
+    notice = write_repeats_notice("s1", loop, RULE, "job-12345678")
     assert (notice.audience, notice.kind) == ("user", "repeats")
     assert "Session s1 repeats publish" in notice.text and "redrive status 12345678" in notice.text

@@ -16,7 +16,7 @@ from redrive.core.schedule import (
     due_slots,
     run_at,
     schedule_name,
-    skipped,
+    skip_all,
     slot_key,
 )
 from redrive.errors import InvalidOption, InvalidPayload
@@ -122,7 +122,7 @@ def test_all_without_overlap_runs_one_after_the_other() -> None:
 
 
 def test_skipped_slots_are_dealt_with() -> None:
-    assert skipped(MINUTES) == Due((), 10, 600.0)
+    assert skip_all(MINUTES) == Due((), 10, 600.0)
 
 
 # Where it stands -------------------------------------------------------------------------------------------------

@@ -6,7 +6,18 @@ from typing import Any, get_args
 import pytest
 
 from redrive.core import tokens
-from redrive.core.tokens import ROLES, Caller, NewToken, Role, Token, cookie_of, digest_of, holder, signed, signers
+from redrive.core.tokens import (
+    ROLES,
+    Caller,
+    NewToken,
+    Role,
+    Token,
+    compose_signature,
+    cookie_of,
+    digest_of,
+    find_holder,
+    list_signers,
+)
 
 SECRET = "s3cret-" + "x" * 36
 
@@ -30,15 +41,15 @@ def test_each_role_may_do_what_the_one_before_it_may_and_a_worker_stands_apart()
 
 
 def test_a_token_is_its_holders_until_it_is_revoked_or_has_expired() -> None:
-    assert holder([a_token()], SECRET.encode(), 200) == a_token()
-    assert holder([a_token()], cookie_of(SECRET)[1].encode(), 200, cookie=True) == a_token()
+    assert find_holder([a_token()], SECRET.encode(), 200) == a_token()
+    assert find_holder([a_token()], cookie_of(SECRET)[1].encode(), 200, cookie=True) == a_token()
     for wrong in (b"", SECRET[:-1].encode(), a_token().digest.encode(), cookie_of(SECRET)[1].encode()):
-        assert holder([a_token()], wrong, 200) is None
-    assert holder([a_token()], SECRET.encode(), 200, cookie=True) is None, "a token is no cookie"
+        assert find_holder([a_token()], wrong, 200) is None
+    assert find_holder([a_token()], SECRET.encode(), 200, cookie=True) is None, "a token is no cookie"
     ends = a_token(expires_at=200.0)
     assert (ends.standing(199.9), ends.standing(200)) == ("good", "expired")
-    assert holder([ends], SECRET.encode(), 200) is None
-    assert holder([a_token(revoked_at=150.0)], SECRET.encode(), 160) is None
+    assert find_holder([ends], SECRET.encode(), 200) is None
+    assert find_holder([a_token(revoked_at=150.0)], SECRET.encode(), 160) is None
 
 
 @pytest.mark.behaviour("H-3c")
@@ -51,7 +62,7 @@ def test_digests_are_compared_in_constant_time_and_all_of_them(monkeypatch: pyte
 
     known = [a_token(f"{SECRET}{n}", name=f"t{n}") for n in range(5)]
     monkeypatch.setattr(tokens, "hmac", type("Fake", (), {"compare_digest": staticmethod(compare)}))
-    found = holder(known, f"{SECRET}1".encode(), 200)
+    found = find_holder(known, f"{SECRET}1".encode(), 200)
     assert found is not None and found.name == "t1"
     assert [one for one, _ in compared] == [token.digest for token in known], "also those after the right one"
 
@@ -68,18 +79,18 @@ def test_digests_are_compared_in_constant_time_and_all_of_them(monkeypatch: pyte
     ],
 )
 def test_the_tokens_name_stands_first_whatever_the_caller_says(name: str | None, said: str, who: str) -> None:
-    assert signed(name, said) == who
+    assert compose_signature(name, said) == who
 
 
 def test_what_is_said_too_long_is_cut_and_the_name_is_kept() -> None:
-    found = signed("ann", "x" * 200)
+    found = compose_signature("ann", "x" * 200)
     assert len(found) == 200 and found.startswith("ann (as xxx") and found.endswith("…)")
 
 
 def test_who_signed_is_known_by_each_name() -> None:
-    assert signers("ann (as editor)") == ("ann (as editor)", "ann", "editor")
-    assert signers("ann") == ("ann",)
-    assert signers("somebody else (as ann)") == ("somebody else (as ann)",), "no token is called so"
+    assert list_signers("ann (as editor)") == ("ann (as editor)", "ann", "editor")
+    assert list_signers("ann") == ("ann",)
+    assert list_signers("somebody else (as ann)") == ("somebody else (as ann)",), "no token is called so"
 
 
 def test_a_new_token_is_not_printed_by_accident() -> None:

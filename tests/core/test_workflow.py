@@ -16,13 +16,13 @@ from redrive.core.workflow import (
     Output,
     StepState,
     check_references,
-    filled,
-    in_order,
+    fill_references,
     judge,
+    order_steps,
     shape_of,
     status_of,
     step_id,
-    stored,
+    store_references,
     workflow_id,
 )
 from redrive.errors import InvalidInput, InvalidPayload
@@ -60,7 +60,7 @@ def words(status: Any) -> list[StepState]:
 
 
 def test_steps_come_after_those_they_wait_for() -> None:
-    order = in_order(DIAMOND)
+    order = order_steps(DIAMOND)
     assert order[0] == "a" and order[-1] == "d" and len(order) == 4
 
 
@@ -77,7 +77,7 @@ def test_steps_come_after_those_they_wait_for() -> None:
 )
 def test_what_cannot_be_a_workflow_is_refused(after: dict[str, tuple[str, ...]], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
-        in_order(after)
+        order_steps(after)
 
 
 def test_near_and_far_relations() -> None:
@@ -199,7 +199,7 @@ def test_a_step_held_for_something_else_is_left_alone() -> None:
 def test_outputs_are_stored_as_references_and_filled_in_later() -> None:
     draft = Output("write")
     used: list[str] = []
-    kept = stored({"text": draft, "parts": [draft["title"], {"n": draft.pages[0]}], "plain": (1, "x")}, used)
+    kept = store_references({"text": draft, "parts": [draft["title"], {"n": draft.pages[0]}], "plain": (1, "x")}, used)
     assert used == ["write"] * 3
     assert msgspec.json.decode(msgspec.json.encode(kept)) == {
         "text": {"$output": "write", "path": []},
@@ -207,12 +207,12 @@ def test_outputs_are_stored_as_references_and_filled_in_later() -> None:
         "plain": [1, "x"],
     }
     result = {"title": "T", "pages": [7]}
-    assert filled(kept, {"write": result}) == {"text": result, "parts": ["T", {"n": 7}], "plain": [1, "x"]}
+    assert fill_references(kept, {"write": result}) == {"text": result, "parts": ["T", {"n": 7}], "plain": [1, "x"]}
 
 
 def test_data_that_looks_like_an_output_is_refused() -> None:
     with pytest.raises(InvalidPayload, match=r"\$output"):
-        stored({"text": {"$output": "secret", "path": []}}, [])
+        store_references({"text": {"$output": "secret", "path": []}}, [])
     with pytest.raises(InvalidPayload, match=r"\$output"):
         check_references({"text": {"$output": "secret", "path": []}}, 0)
     check_references({"text": {"$output": "mine", "path": []}}, 1)
@@ -220,24 +220,24 @@ def test_data_that_looks_like_an_output_is_refused() -> None:
 
 def test_a_result_that_looks_like_an_output_stays_what_it_is() -> None:
     sly = {"$output": "other", "path": []}
-    assert filled({"text": {"$output": "a", "path": []}}, {"a": sly, "other": "secret"}) == {"text": sly}
+    assert fill_references({"text": {"$output": "a", "path": []}}, {"a": sly, "other": "secret"}) == {"text": sly}
 
 
 def test_a_reference_to_no_step_before_it_stays_what_it_is() -> None:
-    assert filled({"$output": "x", "path": []}, {}) == {"$output": "x", "path": []}
-    assert filled({"$output": 5, "path": []}, {}) == {"$output": 5, "path": []}
+    assert fill_references({"$output": "x", "path": []}, {}) == {"$output": "x", "path": []}
+    assert fill_references({"$output": 5, "path": []}, {}) == {"$output": 5, "path": []}
 
 
 @pytest.mark.parametrize("value", [None, "text", {"other": 1}, []], ids=str)
 def test_a_part_that_is_not_there_is_named(value: Any) -> None:
     with pytest.raises(InvalidPayload, match=r"'a'.*no 'title'") as caught:
-        filled({"$output": "a", "path": ["title"]}, {"a": value})
+        fill_references({"$output": "a", "path": ["title"]}, {"a": value})
     assert caught.value.error_kind == "invalid_input"
 
 
 def test_a_result_that_is_no_longer_kept_is_told_not_guessed() -> None:
     with pytest.raises(InvalidPayload, match="no longer kept"):
-        filled({"$output": "a", "path": []}, {}, {"a"})
+        fill_references({"$output": "a", "path": []}, {}, {"a"})
 
 
 def test_an_output_can_be_passed_on_not_looked_into() -> None:

@@ -18,7 +18,7 @@ from redrive.core import lifecycle
 from redrive.core.job import Job, State
 from redrive.core.store import Applied, Commit, Filter, Outcome, Wanted
 from redrive.engine.breakers import Breakers
-from redrive.retries.breaker import BREAKER, Breaker, probing
+from redrive.retries.breaker import BREAKER, Breaker, begin_probe
 from tests.receiver import Receiver, Seen, answer, receiving
 from tests.support import FakeClock, eventually, opened, soon
 
@@ -255,7 +255,7 @@ async def test_a_probe_whose_worker_died_goes_on(clock: FakeClock, database: Pat
 
 
 def probed_by(breaker: Breaker, job_id: str) -> Breaker:
-    return probing(breaker, job_id, breaker.until)
+    return begin_probe(breaker, job_id, breaker.until)
 
 
 async def write(rd: redrive.Redrive, breaker: Breaker | None, key: str | None = None) -> None:

@@ -9,7 +9,7 @@ import pytest
 import redrive
 from redrive.engine import failure_log
 from redrive.engine.failure_log import loggable
-from redrive.failures.capture import bare, capture
+from redrive.failures.capture import capture, capture_name
 
 
 def told(caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
@@ -88,7 +88,7 @@ def test_an_exception_that_hurts_its_reader_hurts_no_log() -> None:
             raise KeyboardInterrupt
 
     error = raised(Spiteful())
-    logged = loggable(error, bare(error))
+    logged = loggable(error, capture_name(error))
     assert "Spiteful" in "".join(traceback.format_exception(logged))
 
 

@@ -26,9 +26,9 @@ from redrive.failures.capture import (
     MESSAGE_LIMIT,
     TRACE_LIMIT,
     capture,
-    guarded,
-    lost,
-    timed_out,
+    capture_lost_lease,
+    capture_timeout,
+    guard_rule,
 )
 from redrive.failures.classify import DETAILS, classify
 from redrive.failures.safe_getattr import TELLING
@@ -285,8 +285,8 @@ def test_the_frames_of_the_runtime_itself_are_left_out() -> None:
 
 
 def test_lost_leases_and_timeouts_are_failures_too() -> None:
-    assert lost("w1").kind == "lease_expired" and "w1" in lost("w1").message
-    assert timed_out(2.5).kind == "timeout" and "2.5" in timed_out(2.5).message
+    assert capture_lost_lease("w1").kind == "lease_expired" and "w1" in capture_lost_lease("w1").message
+    assert capture_timeout(2.5).kind == "timeout" and "2.5" in capture_timeout(2.5).message
 
 
 def test_a_plain_exception_has_a_name_too() -> None:
@@ -540,10 +540,10 @@ def test_a_guarded_rule_reports_and_does_not_know() -> None:
 
     failure = Failure(status=404)
     answers: list[Any] = [lambda _: 1 / 0, lambda _: 5, lambda _: "nonsense"]
-    assert [guarded("mine", rule, tell)(failure) for rule in answers] == [None, None, None]
+    assert [guard_rule("mine", rule, tell)(failure) for rule in answers] == [None, None, None]
     assert told == [("mine", "ZeroDivisionError"), ("mine", "InvalidOption"), ("mine", "InvalidOption")]
-    assert guarded("mine", lambda _: "refused", tell)(failure) == "authority"
-    assert guarded("mine", lambda _: None, tell)(failure) is None
+    assert guard_rule("mine", lambda _: "refused", tell)(failure) == "authority"
+    assert guard_rule("mine", lambda _: None, tell)(failure) is None
     assert len(told) == 3
 
 

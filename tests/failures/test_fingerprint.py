@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.job import Failure
-from redrive.failures.fingerprint import LENGTH, _normalised, fingerprint, model_family, normalise
+from redrive.failures.fingerprint import LENGTH, _replace_variables, fingerprint, model_family, normalise
 
 BASE = Failure(
     "exception", ("shop.PaymentError", "builtins.Exception"), "cannot charge order", status=503,
@@ -129,4 +129,4 @@ _PIECES = st.one_of(
 @given(st.lists(_PIECES, max_size=8).map(" ".join))
 def test_looking_digits_up_as_one_changes_no_group(message: str) -> None:
     """Groups are stored: a message must not belong to another one because it is found quicker."""
-    assert normalise(message) == _normalised.__wrapped__(message[:LENGTH])
+    assert normalise(message) == _replace_variables.__wrapped__(message[:LENGTH])

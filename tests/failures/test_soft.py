@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.failures.capture import soft
+from redrive.failures.capture import find_soft_failure
 from redrive.failures.classify import DETAILS, classify
 
 
 def judged(value: Any) -> tuple[str, str]:
-    failure = soft(value)
+    failure = find_soft_failure(value)
     assert failure is not None and failure.kind == "soft"
     assert failure.message.strip()
     return failure.message, classify(failure).detail
@@ -37,7 +37,7 @@ def judged(value: Any) -> tuple[str, str]:
     ids=lambda value: repr(value).partition(" object at")[0],
 )  # fmt: skip
 def test_what_is_a_success(value: Any) -> None:
-    assert soft(value) is None
+    assert find_soft_failure(value) is None
 
 
 @pytest.mark.behaviour("003-24")
@@ -78,7 +78,10 @@ def test_an_error_kind_in_the_result_beats_its_text() -> None:
 
 
 def test_a_result_may_say_whether_it_is_worth_another_try() -> None:
-    permanent, transient = soft({"error": "timed out", "transient": False}), soft({"error": "odd", "transient": True})
+    permanent, transient = (
+        find_soft_failure({"error": "timed out", "transient": False}),
+        find_soft_failure({"error": "odd", "transient": True}),
+    )
     assert permanent is not None and classify(permanent).category == "permanent"
     assert transient is not None and classify(transient).category == "transient"
 
@@ -110,8 +113,8 @@ def test_a_model_that_stopped_for_a_bad_reason(value: dict[str, Any], detail: st
 
 
 def test_one_good_answer_among_several_is_enough() -> None:
-    assert soft({"choices": [{"finish_reason": "length"}, {"finish_reason": "stop"}]}) is None
-    assert soft({"choices": [{"finish_reason": "length"}, {"finish_reason": "length"}]}) is not None
+    assert find_soft_failure({"choices": [{"finish_reason": "length"}, {"finish_reason": "stop"}]}) is None
+    assert find_soft_failure({"choices": [{"finish_reason": "length"}, {"finish_reason": "length"}]}) is not None
 
 
 class Reason(enum.Enum):
@@ -147,13 +150,13 @@ def test_objects_are_read_by_their_fields() -> None:
     assert judged(Generated([Candidate(Reason.MAX_TOKENS)]))[1] == "token_budget"
     assert judged(Message(stop_reason="refusal"))[1] == "refusal"
     assert judged(Outcome(False, "no")) == ("no", "unknown")
-    assert soft(Message(stop_reason="end_turn")) is None
-    assert soft(Outcome(True)) is None
-    assert soft(Plain()) is None
+    assert find_soft_failure(Message(stop_reason="end_turn")) is None
+    assert find_soft_failure(Outcome(True)) is None
+    assert find_soft_failure(Plain()) is None
 
 
 def test_secrets_are_removed_and_the_message_is_bounded() -> None:
-    failure = soft({"error": "password=hunter2hunter2 " + "x" * 10_000})
+    failure = find_soft_failure({"error": "password=hunter2hunter2 " + "x" * 10_000})
     assert failure is not None
     assert "hunter2" not in failure.message and len(failure.message) <= 2_000
 
@@ -181,7 +184,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_whatever_is_returned_is_judged(value: Any) -> None:
-    failure = soft(value)
+    failure = find_soft_failure(value)
     if failure is not None:
         assert failure.message.strip()
         assert classify(failure).detail in DETAILS
@@ -196,28 +199,30 @@ def test_a_stream_that_ended_with_an_error() -> None:
         "param": None,
         "sequence_number": 3,
     }
-    failure = soft(event)
+    failure = find_soft_failure(event)
     assert failure is not None and (failure.message, failure.codes) == ("slow down", ("rate_limit_exceeded",))
-    nameless = soft({**event, "code": None})
+    nameless = find_soft_failure({**event, "code": None})
     assert nameless is not None and nameless.error_kind == "server_error"
-    assert soft({"type": "response.created", "sequence_number": 0}) is None
-    assert soft({"type": "error", "message": "somebody's own words"}) is None
+    assert find_soft_failure({"type": "response.created", "sequence_number": 0}) is None
+    assert find_soft_failure({"type": "error", "message": "somebody's own words"}) is None
 
 
 def test_a_result_may_say_when_to_come_back_and_carry_the_code_of_a_json_rpc() -> None:
-    limited = soft({"error": "rate limited", "retry_after": 30})
+    limited = find_soft_failure({"error": "rate limited", "retry_after": 30})
     assert limited is not None and limited.retry_after == 30.0
-    inner = soft({"error": {"message": "slow down", "retry_after": 2.5}})
+    inner = find_soft_failure({"error": {"message": "slow down", "retry_after": 2.5}})
     assert inner is not None and inner.retry_after == 2.5
-    unsaid = soft({"error": "rate limited", "retry_after": "soon"})
+    unsaid = find_soft_failure({"error": "rate limited", "retry_after": "soon"})
     assert unsaid is not None and unsaid.retry_after is None
-    refused = soft({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}})
+    refused = find_soft_failure({"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}})
     assert refused is not None and classify(refused).detail == "invalid_input"
-    broken = soft({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "m"}})
+    broken = find_soft_failure({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "m"}})
     assert broken is not None and classify(broken).detail == "server_error"
 
 
 def test_ollama_says_why_it_is_done() -> None:
-    cut = soft({"model": "m", "message": {"role": "assistant", "content": "a"}, "done": True, "done_reason": "length"})
+    cut = find_soft_failure(
+        {"model": "m", "message": {"role": "assistant", "content": "a"}, "done": True, "done_reason": "length"}
+    )
     assert cut is not None and cut.error_kind == "token_budget"
-    assert soft({"model": "m", "done": True, "done_reason": "stop"}) is None
+    assert find_soft_failure({"model": "m", "done": True, "done_reason": "stop"}) is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.pain import LONGEST_PAUSE, REPEAT_AFTER, Hurting, Pain, notice_of, told
+from redrive.core.pain import LONGEST_PAUSE, REPEAT_AFTER, Hurting, Pain, notice_of, record_telling
 from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.reports.health import Health, broken, downstreams, health, pains, sore
 from redrive.reports.needs import Snapshot, needs, store_failed
@@ -156,25 +156,25 @@ PAIN = Pain("depth", "a", 0.5, "a: 200 jobs are pending; is what they call down?
 
 
 def test_a_pain_that_lasts_is_told_again_later_and_later() -> None:
-    known = told(PAIN, None, 0.0)
+    known = record_telling(PAIN, None, 0.0)
     assert known == Hurting(0.0, 0.0, 1, 0.5, "a")
-    assert told(PAIN, known, REPEAT_AFTER - 0.001) is None
-    again = told(PAIN, known, REPEAT_AFTER)
+    assert record_telling(PAIN, known, REPEAT_AFTER - 0.001) is None
+    again = record_telling(PAIN, known, REPEAT_AFTER)
     assert again is not None and (again.since, again.times) == (0.0, 2)
-    assert told(PAIN, again, 3 * REPEAT_AFTER - 0.001) is None
-    assert told(PAIN, again, 3 * REPEAT_AFTER) is not None
+    assert record_telling(PAIN, again, 3 * REPEAT_AFTER - 0.001) is None
+    assert record_telling(PAIN, again, 3 * REPEAT_AFTER) is not None
     old = Hurting(0.0, 0.0, 40, 0.5)
-    assert told(PAIN, old, LONGEST_PAUSE - 1) is None and told(PAIN, old, LONGEST_PAUSE) is not None
+    assert record_telling(PAIN, old, LONGEST_PAUSE - 1) is None and record_telling(PAIN, old, LONGEST_PAUSE) is not None
 
 
 def test_a_pain_told_by_a_clock_that_was_ahead_is_told_again_at_once() -> None:
-    assert told(PAIN, Hurting(9_000.0, 9_000.0), 9_000.0 - REPEAT_AFTER) is not None
+    assert record_telling(PAIN, Hurting(9_000.0, 9_000.0), 9_000.0 - REPEAT_AFTER) is not None
 
 
 def test_the_same_pain_waits_once_in_the_outbox() -> None:
-    known = told(PAIN, None, 7.0)
+    known = record_telling(PAIN, None, 7.0)
     assert known is not None
-    again = told(PAIN, known, 7.0 + REPEAT_AFTER)
+    again = record_telling(PAIN, known, 7.0 + REPEAT_AFTER)
     assert again is not None
     first, second = notice_of(PAIN, known), notice_of(PAIN, again)
     assert (first.id, first.at) == (second.id, second.at) and (first.turn, second.turn) == (1, 2)
@@ -184,8 +184,8 @@ def test_the_same_pain_waits_once_in_the_outbox() -> None:
 def test_a_pain_that_grows_is_told_again_at_once() -> None:
     """A breaker opens with few jobs parked; an hour later there are hundreds."""
     known = Hurting(0.0, 0.0, severity=0.5)
-    assert told(Pain("downstream_down", "", 0.7, "host x is down"), known, 10.0) is None
-    worse = told(Pain("downstream_down", "", 0.8, "host x is down"), known, 10.0)
+    assert record_telling(Pain("downstream_down", "", 0.7, "host x is down"), known, 10.0) is None
+    worse = record_telling(Pain("downstream_down", "", 0.8, "host x is down"), known, 10.0)
     assert worse is not None and (worse.times, worse.severity, worse.since) == (2, 0.8, 0.0)
 
 

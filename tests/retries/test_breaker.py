@@ -16,28 +16,28 @@ from redrive.retries.breaker import (
     PROBE_LASTS,
     Breaker,
     Window,
-    asked_of_all,
-    closed,
+    begin_probe,
+    close_breaker,
+    fail_probe,
     host_of,
     in_words,
     key_of,
-    left_alone,
+    leave_alone,
     limited_key,
-    opened,
+    open_breaker,
     opens,
-    probe_failed,
-    probing,
-    releasing,
-    reopened,
-    shown_by,
+    release_parked,
+    reopen,
+    shows_recovery,
     verdict,
+    wait_for_all,
     with_error,
 )
 from tests.stores.jobs import T0, a_job
 
 
 def an_open_one(pause: float = 5.0, release: float = 20.0) -> Breaker:
-    return opened("host:a:80", "network", "j0", T0, pause=pause, release=release)
+    return open_breaker("host:a:80", "network", "j0", T0, pause=pause, release=release)
 
 
 def test_only_causes_that_speak_of_what_was_called_open_one() -> None:
@@ -94,15 +94,15 @@ def test_closed_runs_open_parks_and_after_the_pause_one_probes() -> None:
     assert verdict(breaker, "j1", T0) == "park"
     assert verdict(breaker, "j1", T0 + 4.999) == "park"
     assert verdict(breaker, "j1", T0 + 5.0) == "probe"
-    trying = probing(breaker, "j1", T0 + 5.0)
+    trying = begin_probe(breaker, "j1", T0 + 5.0)
     assert (trying.state, trying.probe, trying.probes) == ("half_open", "j1", 1)
     assert verdict(trying, "j2", T0 + 5.0) == "park"
     assert verdict(trying, "j1", T0 + 6.0) == "run", "the probe itself, should it be started again"
-    assert verdict(closed(trying, T0 + 7.0), "j2", T0 + 7.0) == "run"
+    assert verdict(close_breaker(trying, T0 + 7.0), "j2", T0 + 7.0) == "run"
 
 
 def test_a_probe_of_which_nothing_is_heard_stops_counting() -> None:
-    trying = probing(an_open_one(), "j1", T0 + 5.0)
+    trying = begin_probe(an_open_one(), "j1", T0 + 5.0)
     assert verdict(trying, "j2", T0 + 5.0 + PROBE_LASTS - 0.001) == "park"
     assert verdict(trying, "j2", T0 + 5.0 + PROBE_LASTS) == "probe"
 
@@ -110,7 +110,7 @@ def test_a_probe_of_which_nothing_is_heard_stops_counting() -> None:
 def test_the_pause_doubles_with_every_failed_probe_up_to_five_minutes() -> None:
     breaker, now, pauses = an_open_one(), T0 + 5.0, []
     for number in range(9):
-        breaker = probe_failed(probing(breaker, f"j{number}", now), f"j{number}", now)
+        breaker = fail_probe(begin_probe(breaker, f"j{number}", now), f"j{number}", now)
         assert (breaker.state, breaker.probe, breaker.job) == ("open", None, f"j{number}")
         assert breaker.until == now + breaker.pause
         pauses.append(breaker.pause)
@@ -129,54 +129,54 @@ def test_what_the_last_failure_said_is_read_from_its_job_and_shortened() -> None
 
 
 def test_release_is_bounded_and_gets_faster() -> None:
-    breaker = closed(an_open_one(release=20.0), T0)
-    assert releasing(breaker, T0)[0] == 0
+    breaker = close_breaker(an_open_one(release=20.0), T0)
+    assert release_parked(breaker, T0)[0] == 0
     gone = []
     now = T0
     for _ in range(9):
         now += 1.0
-        number, breaker = releasing(breaker, now)
+        number, breaker = release_parked(breaker, now)
         gone.append(number)
     assert gone == [20, 40, 80, 160, 320, 640, 1000, 1000, 1000]
     assert breaker.release == FASTEST_RELEASE == 1000.0
 
 
 def test_nobody_looking_for_an_hour_is_no_reason_for_a_flood() -> None:
-    breaker = closed(an_open_one(release=20.0), T0)
-    number, _ = releasing(breaker, T0 + 3600.0)
+    breaker = close_breaker(an_open_one(release=20.0), T0)
+    number, _ = release_parked(breaker, T0 + 3600.0)
     assert number <= FASTEST_RELEASE
 
 
 def test_a_slow_release_is_not_rounded_away() -> None:
-    breaker = closed(an_open_one(release=0.5), T0)
-    assert releasing(breaker, T0 + 1.0)[0] == 0
-    assert releasing(breaker, T0 + 2.0)[0] == 1
+    breaker = close_breaker(an_open_one(release=0.5), T0)
+    assert release_parked(breaker, T0 + 1.0)[0] == 0
+    assert release_parked(breaker, T0 + 2.0)[0] == 1
 
 
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 1000), max_size=20))
 def test_any_release_stays_within_its_bounds(release: float, steps: list[float]) -> None:
-    breaker, now = closed(an_open_one(release=release), T0), T0
+    breaker, now = close_breaker(an_open_one(release=release), T0), T0
     for step in steps:
         now += step
-        number, after = releasing(breaker, now)
+        number, after = release_parked(breaker, now)
         assert 0 <= number <= FASTEST_RELEASE
         assert after.release <= FASTEST_RELEASE and after.since == now
         breaker = after
 
 
 def test_a_clock_that_went_back_releases_nothing() -> None:
-    assert releasing(closed(an_open_one(), T0), T0 - 100.0)[0] == 0
+    assert release_parked(close_breaker(an_open_one(), T0), T0 - 100.0)[0] == 0
 
 
 def test_a_time_that_a_wrong_clock_wrote_binds_nobody() -> None:
     wrong = an_open_one()
     assert verdict(wrong, "j", T0 - 86_400.0) == "probe", "the clock was a day ahead when it opened"
-    assert verdict(probing(wrong, "other", T0), "j", T0 - 86_400.0) == "probe"
+    assert verdict(begin_probe(wrong, "other", T0), "j", T0 - 86_400.0) == "probe"
     assert verdict(wrong, "j", T0 - 1.0) == "park", "a second is no mistake"
 
 
 def test_it_survives_the_store() -> None:
-    trying = probing(an_open_one(), "j1", T0 + 5.0)
+    trying = begin_probe(an_open_one(), "j1", T0 + 5.0)
     assert msgspec.json.decode(msgspec.json.encode(trying), type=Breaker) == trying
 
 
@@ -214,7 +214,7 @@ LIMITED = Failure("exception", ("x.Y",), "slow down", status=429, retry_after=18
 
 
 def limited(failure: Failure = LIMITED, max_wait: float | None = 21_600.0) -> float | None:
-    return asked_of_all(failure, classify(failure), max_wait)
+    return wait_for_all(failure, classify(failure), max_wait)
 
 
 @pytest.mark.behaviour("R-2d")
@@ -263,7 +263,7 @@ def test_what_a_rate_limit_closes(downstream: str | None, failure: Failure | Non
 
 def closing(now: float = T0, asked: float = 1800.0, before: Breaker | None = None, job_id: str = "j0") -> Breaker:
     job = a_job(id=job_id)
-    return left_alone("host:a", job, LIMITED, now, asked, pause=5.0, release=20.0, before=before)
+    return leave_alone("host:a", job, LIMITED, now, asked, pause=5.0, release=20.0, before=before)
 
 
 @pytest.mark.behaviour("R-2d", "R-2e")
@@ -272,7 +272,7 @@ def test_it_is_left_alone_until_its_time_however_long_and_then_one_probes() -> N
     assert (breaker.cause, breaker.until) == ("rate_limited", T0 + 21_600.0)
     assert [verdict(breaker, "j1", T0 + after) for after in (0, 900, 7200, 21_599)] == ["park"] * 4
     assert verdict(breaker, "j1", T0 + 21_600) == "probe"
-    assert verdict(probing(breaker, "j1", T0 + 21_600), "j2", T0 + 21_600) == "park"
+    assert verdict(begin_probe(breaker, "j1", T0 + 21_600), "j2", T0 + 21_600) == "park"
     assert verdict(breaker, "j1", T0 - 86_400.0) == "probe", "the clock was a day ahead when it asked"
 
 
@@ -286,29 +286,29 @@ def test_a_later_end_counts_and_an_earlier_one_does_not() -> None:
 
 
 def test_only_the_job_that_probes_says_how_long_it_still_takes() -> None:
-    trying = probing(closing(), "j1", T0 + 1800.0)
+    trying = begin_probe(closing(), "j1", T0 + 1800.0)
     assert closing(T0 + 1801.0, before=trying, job_id="j2") == trying
     again = closing(T0 + 1801.0, asked=60.0, before=trying, job_id="j1")
     assert (again.state, again.probe, again.until) == ("open", None, T0 + 1861.0)
 
 
 def test_a_probe_that_told_nothing_does_not_end_the_time_that_was_asked_for() -> None:
-    early = probing(closing(), "j1", T0 + 10.0)
-    assert reopened(early, T0 + 20.0).until == T0 + 1800.0
-    late = probing(closing(), "j1", T0 + 1800.0)
-    assert reopened(late, T0 + 1810.0).until == T0 + 1810.0
-    down = probe_failed(late, "j1", T0 + 1810.0)
+    early = begin_probe(closing(), "j1", T0 + 10.0)
+    assert reopen(early, T0 + 20.0).until == T0 + 1800.0
+    late = begin_probe(closing(), "j1", T0 + 1800.0)
+    assert reopen(late, T0 + 1810.0).until == T0 + 1810.0
+    down = fail_probe(late, "j1", T0 + 1810.0)
     assert (down.asked, down.until) == (0.0, T0 + 1820.0), "it failed in another way: now it is down"
 
 
 @pytest.mark.behaviour("R-2e")
 def test_only_what_began_after_the_closing_shows_that_it_is_over() -> None:
     breaker = closing()
-    assert not shown_by(breaker, a_job(id="j5", started_at=T0 - 1.0))
-    assert not shown_by(breaker, a_job(id="j5", started_at=T0))
-    assert shown_by(breaker, a_job(id="j5", started_at=T0 + 1.0))
-    assert shown_by(probing(breaker, "j5", T0 + 9.0), a_job(id="j5", started_at=T0))
-    assert shown_by(an_open_one(), a_job(started_at=T0 - 100.0)), "what is down has no time"
+    assert not shows_recovery(breaker, a_job(id="j5", started_at=T0 - 1.0))
+    assert not shows_recovery(breaker, a_job(id="j5", started_at=T0))
+    assert shows_recovery(breaker, a_job(id="j5", started_at=T0 + 1.0))
+    assert shows_recovery(begin_probe(breaker, "j5", T0 + 9.0), a_job(id="j5", started_at=T0))
+    assert shows_recovery(an_open_one(), a_job(started_at=T0 - 100.0)), "what is down has no time"
 
 
 def test_a_closing_says_until_when() -> None:
@@ -319,7 +319,7 @@ def test_a_closing_says_until_when() -> None:
 def test_jobs_of_a_task_that_calls_one_provider_are_its_callers() -> None:
     job = a_job(task="ask", model="big")
     anthropic = msgspec.structs.replace(LIMITED, types=("anthropic.RateLimitError",))
-    known = left_alone("provider:anthropic", job, anthropic, T0, 60.0, pause=5.0, release=20.0)
+    known = leave_alone("provider:anthropic", job, anthropic, T0, 60.0, pause=5.0, release=20.0)
     assert known.callers == ("ask big",)
     crawler = msgspec.structs.replace(LIMITED, types=("httpx.HTTPStatusError",), host="a.example")
-    assert left_alone("host:a.example", job, crawler, T0, 60.0, pause=5.0, release=20.0).callers == ()
+    assert leave_alone("host:a.example", job, crawler, T0, 60.0, pause=5.0, release=20.0).callers == ()

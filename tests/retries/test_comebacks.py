@@ -14,11 +14,11 @@ from redrive.failures.classify import cause_of
 from redrive.retries.comebacks import (
     Answers,
     First,
-    following,
     group_key,
     in_words,
     may_follow,
     next_time,
+    release_followers,
     still_down,
     times_for,
     tries_for,
@@ -183,7 +183,7 @@ def test_when_the_first_of_a_group_speaks_for_the_others() -> None:
 def test_the_others_follow_at_a_rate_that_doubles() -> None:
     answers, counts = Answers(T0, T0, 20.0), []
     for second in range(1, 5):
-        number, answers = following(answers, T0 + second)
+        number, answers = release_followers(answers, T0 + second)
         counts.append(number)
     assert counts == [20, 40, 80, 160]
 

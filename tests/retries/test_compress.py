@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.retries.changes import Adapt, CompressContext, EffectiveInput, apply, can_take, dropped, estimate, tokens
+from redrive.retries.changes import (
+    Adapt,
+    CompressContext,
+    EffectiveInput,
+    apply,
+    can_take,
+    estimate,
+    find_dropped,
+    tokens,
+)
 from redrive.retries.changes.compress import Compressed, compress
 from redrive.retries.changes.reading import texts
 from tests.retries.conversations import (
@@ -350,21 +359,21 @@ def test_strictly_under() -> None:
 def test_what_would_be_left_out_is_told_to_a_summariser() -> None:
     messages = [user("task"), assistant("EARLY"), user("MIDDLE"), *openai_call(1, 1, "", ["RESULT"])]
     messages += [assistant("e" * 500), user("f" * 500), assistant("fine"), user("NEWEST")]
-    text = dropped({"messages": messages}, 330)
+    text = find_dropped({"messages": messages}, 330)
     assert text is not None
     assert text.startswith("assistant: EARLY\n\nuser: MIDDLE\n\nassistant: ")
     assert "look" in text and "RESULT" in text
     assert "NEWEST" not in text and "task" not in text
-    assert dropped({"messages": messages}, 80_000) is None
-    assert dropped({"x": 1}, 10) is None
-    assert dropped({"prompt": "p" * 9_000}, 3) is None
+    assert find_dropped({"messages": messages}, 80_000) is None
+    assert find_dropped({"x": 1}, 10) is None
+    assert find_dropped({"prompt": "p" * 9_000}, 3) is None
 
 
 def test_a_short_summary_pushes_nothing_out_that_was_not_summarised() -> None:
     messages = [user("task")]
     for n in range(60):
         messages += [assistant(f"answer {n} " + "w" * 200), user(f"question {n} " + "w" * 200)]
-    gone = dropped({"messages": messages}, 3_000)
+    gone = find_dropped({"messages": messages}, 3_000)
     assert gone is not None
     after = short({"messages": messages}, 3_000, summary="s" * 800)["messages"]
     missing = [message for message in messages[1:] if message not in after]
@@ -374,7 +383,7 @@ def test_a_short_summary_pushes_nothing_out_that_was_not_summarised() -> None:
 
 def test_the_middle_of_a_cut_text_is_what_was_left_out() -> None:
     prompt = "".join(f"{n:05d}" for n in range(4_000))
-    gone = dropped({"prompt": prompt}, 1_000)
+    gone = find_dropped({"prompt": prompt}, 1_000)
     assert gone is not None and gone in prompt
     after = short({"prompt": prompt}, 1_000, summary="numbers")["prompt"]
     head, _, rest = after.partition("\n[… ")
@@ -401,7 +410,7 @@ def test_a_summary_that_is_too_long_itself() -> None:
 def test_no_payload_makes_it_raise(payload: dict[str, Any], limit: int, summary: str | None) -> None:
     before = copy.deepcopy(payload)
     applied = shortened(payload, limit, summary=summary)
-    dropped(payload, limit)
+    find_dropped(payload, limit)
     assert repr(payload) == repr(before)
     if applied.taken:
         assert (tokens(applied.payload) or 0) < limit

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core.agents import Agent, AgentFleet, Model
-from redrive.core.budget import overspent
+from redrive.core.budget import find_overspent
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Budget, Failure, Options, State, Usage
 from redrive.core.policy import BACKOFFS, DEFAULT, Policy, merge
 from redrive.engine.settle import transition_for
@@ -182,7 +182,7 @@ def knows_age_and_budget(case: Case, decision: Decision) -> None:
         return
     age, max_age, budget = age_of(case.job, case.now), case.policy.max_age, case.job.options.budget
     assert age is None or max_age is None or age <= max_age
-    assert budget is None or overspent(budget, case.job, case.usage, case.now) is None
+    assert budget is None or find_overspent(budget, case.job, case.usage, case.now) is None
 
 
 def changes_only_what_a_change_heals(case: Case, decision: Decision) -> None:

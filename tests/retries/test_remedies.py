@@ -12,7 +12,7 @@ from redrive.core.job import Attempt, Budget, Failure, Options, State
 from redrive.core.policy import DEFAULT, Policy, effective, merge
 from redrive.core.presets import PRESETS
 from redrive.engine.settle import transition_for
-from redrive.failures.capture import lost
+from redrive.failures.capture import capture_lost_lease
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.changes import (
     Adapt,
@@ -30,7 +30,7 @@ from redrive.retries.changes import (
     tokens,
 )
 from redrive.retries.decision import Abilities, Bury, Case, Decision, HoldBack, RetryLater
-from redrive.retries.strategy import decide, recognised
+from redrive.retries.strategy import decide, recognise_loop
 from tests.stores.jobs import T0, a_job
 
 CHAT: dict[str, Any] = {
@@ -136,7 +136,7 @@ def test_elsewhere_it_is_the_queues_backoff_unless_the_failure_says_when(detail:
 
 
 def test_a_lost_worker_is_a_crash_and_runs_again_at_once() -> None:
-    failure = lost("w1")
+    failure = capture_lost_lease("w1")
     case = msgspec.structs.replace(
         a_case("preempted"), failure=failure, cause=cause_of("preempted", "control", failure)
     )
@@ -588,7 +588,7 @@ def again(
 def test_the_third_same_output_is_a_loop(detail: str, before: list[str | None], now: str | None, loop: bool) -> None:
     failure, last = again(now, detail=detail)
     assert last.cause is not None
-    cause = recognised(last.cause, failure, [again(output, detail=detail)[1] for output in before])
+    cause = recognise_loop(last.cause, failure, [again(output, detail=detail)[1] for output in before])
     assert (cause.detail == "hallucination_loop") is loop
     assert cause.category == "conditional"
     if loop:
@@ -599,16 +599,16 @@ def test_the_same_complaint_counts_where_no_output_is_known() -> None:
     failure, last = again(None, "missing field")
     assert last.cause is not None
     same = [again(None, "missing field")[1]] * 2
-    assert recognised(last.cause, failure, same).detail == "hallucination_loop"
+    assert recognise_loop(last.cause, failure, same).detail == "hallucination_loop"
     others = [again(None, "too short")[1], again(None, "missing field")[1]]
-    assert recognised(last.cause, failure, others).detail == "invalid_output"
+    assert recognise_loop(last.cause, failure, others).detail == "invalid_output"
 
 
 def test_other_failures_are_never_called_a_loop() -> None:
     for detail in set(DETAILS) - {"invalid_output", "model_confusion"}:
         failure, last = again("a", detail=detail)
         assert last.cause is not None
-        assert recognised(last.cause, failure, [again("a", detail=detail)[1]] * 5) == last.cause
+        assert recognise_loop(last.cause, failure, [again("a", detail=detail)[1]] * 5) == last.cause
 
 
 # ---- on the spot, where somebody waits

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Cause, Ending, Failure, Job, State
 from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.engine.settle import transition_for
-from redrive.failures.capture import lost
+from redrive.failures.capture import capture_lost_lease
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.decision import Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.strategy import (
@@ -270,14 +270,14 @@ def test_held_time_is_not_age() -> None:
 
 
 def crash(**how: Any) -> Decision:
-    return decide(a_case(lost("w1"), **how))
+    return decide(a_case(capture_lost_lease("w1"), **how))
 
 
 @pytest.mark.behaviour("000-64")
 def test_a_worker_death_costs_bystanders_nothing_but_is_counted() -> None:
     decision = crash(attempts=4)
     assert decision == RetryLater(0.0, decision.why, "run_again", costs_attempt=False, crashed=True)
-    case = a_case(lost("w1"), attempts=4)
+    case = a_case(capture_lost_lease("w1"), attempts=4)
     after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.state, after.attempts, after.crashes, after.run_at) == (State.waiting, 4, 1, T0 + 10)
 
@@ -299,7 +299,7 @@ def deaths(number: int, *later: Attempt) -> tuple[Attempt, ...]:
     ("before", "expected"), [(0, "retry 60"), (1, "retry 600"), (2, "crash_loop"), (3, "crash_loop"), (4, "crash_loop")]
 )
 def test_deaths_alone_are_waited_out_before_they_are_a_crash_loop(before: int, expected: str) -> None:
-    case = a_case(lost("w1"), crashes=2 + before, alone=True, history=deaths(before))
+    case = a_case(capture_lost_lease("w1"), crashes=2 + before, alone=True, history=deaths(before))
     decision = decide(case)
     assert (told(decision), decision.crashed) == (expected, True)  # type: ignore[union-attr]
     after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
@@ -317,7 +317,7 @@ def test_one_finished_attempt_begins_the_count_of_deaths_anew(outcome: str, agai
 
 def test_max_crashes_says_how_many_deaths_alone_are_waited_out() -> None:
     decisions = [
-        decide(a_case(lost("w1"), Policy(max_crashes=most), alone=True, history=deaths(before)))
+        decide(a_case(capture_lost_lease("w1"), Policy(max_crashes=most), alone=True, history=deaths(before)))
         for most, before in ((1, 0), (1, 1), (5, 3), (5, 4))
     ]
     assert [told(one) for one in decisions] == ["crash_loop", "crash_loop", "retry 3600", "crash_loop"]
@@ -327,7 +327,7 @@ def test_max_crashes_says_how_many_deaths_alone_are_waited_out() -> None:
 @pytest.mark.behaviour("T-12d")
 @pytest.mark.parametrize(("ending", "words"), [("frozen", "stood still"), ("stopped", "was told to stop")])
 def test_what_happens_to_a_worker_from_outside_is_no_crash_of_its_jobs(ending: Ending, words: str) -> None:
-    case = a_case(lost("w1", ending), crashes=2, alone=True, ending=ending, history=deaths(3))
+    case = a_case(capture_lost_lease("w1", ending), crashes=2, alone=True, ending=ending, history=deaths(3))
     decision = decide(case)
     assert isinstance(decision, RetryLater)
     assert (decision.delay, decision.crashed, decision.costs_attempt) == (0.0, False, False)
@@ -384,7 +384,7 @@ def test_every_case_ends_in_a_move_that_the_lifecycle_has(
     detail: str, attempts: int, allowed: int | None, crashes: int, strategy: Any, lost_it: bool, alone: bool,
     idempotent: bool, retry_after: float | None, chance: float, age: float | None,
 ) -> None:  # fmt: skip
-    failure = lost("w1") if lost_it else Failure("exception", ("x.Y",), retry_after=retry_after)
+    failure = capture_lost_lease("w1") if lost_it else Failure("exception", ("x.Y",), retry_after=retry_after)
     cause: Cause = classify(failure) if lost_it else cause_of(detail, "chosen", failure)
     since = None if age is None else T0 - age
     job = running(attempts=attempts, allowed=allowed, crashes=crashes, first_failed_at=since)

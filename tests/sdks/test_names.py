@@ -10,7 +10,7 @@ import pytest
 
 from redrive.failures.capture import qualified
 from redrive.failures.classify import CLASSES
-from redrive.failures.classify.classes import canonical, moved, package_of
+from redrive.failures.classify.classes import canonical, name_in_package, package_of
 
 NEWER = {"agents.exceptions.ModelTimeoutError"}
 """What the pinned versions do not have yet."""
@@ -35,7 +35,7 @@ def _every_exception() -> set[str]:
         kinds = set(type.__subclasses__(left.pop())) - found
         found |= kinds
         left += kinds
-    return {name for kind in found for name in (canonical(qualified(kind)), moved(qualified(kind)))}
+    return {name for kind in found for name in (canonical(qualified(kind)), name_in_package(qualified(kind)))}
 
 
 @pytest.mark.behaviour("R-5i")
@@ -47,7 +47,7 @@ def test_every_class_of_the_table_is_there() -> None:
     packages, known = {package_of(module) for module in MODULES}, _every_exception()
     listed = [name for name in CLASSES if package_of(name) in packages]
     assert len(listed) > 300
-    missing = {name for name in listed if canonical(name) not in known and moved(name) not in known}
+    missing = {name for name in listed if canonical(name) not in known and name_in_package(name) not in known}
     assert missing == (set() if os.environ["REDRIVE_SDKS"] == "sdks-newest" else NEWER)
 
 

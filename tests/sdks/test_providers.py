@@ -17,7 +17,7 @@ from google.genai import errors as genai_errors
 from google.genai import types as genai_types
 from openai.types.chat import ChatCompletion
 
-from redrive.failures.capture import soft
+from redrive.failures.capture import find_soft_failure
 from redrive.failures.classify.codes import _CODES_BY_DETAIL
 from tests.sdks.answers import HANG_UP, Answer, Server
 from tests.sdks.judging import cause_of, detail_of, failure_of, raised_by
@@ -230,7 +230,7 @@ def test_openai_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_answers_that_are_failures_without_an_exception() -> None:
     def kind(value: object) -> str | None:
-        failure = soft(value)
+        failure = find_soft_failure(value)
         return failure.error_kind if failure else None
 
     assert kind(completion("length", content="a")) == "token_budget"

@@ -14,7 +14,7 @@ from redrive.core import lifecycle
 from redrive.core.job import Job, State
 from redrive.core.store import Commit, Filter, Wanted
 from redrive.engine.breakers import Breakers
-from redrive.retries.breaker import BREAKER, closed, opened
+from redrive.retries.breaker import BREAKER, close_breaker, open_breaker
 from redrive.stores.replica import MemoryLog, ReplicaStore
 from redrive.stores.replica.log import LogEntry
 from redrive.stores.replica.memory import MemoryMessages
@@ -71,7 +71,7 @@ async def parked(store: ReplicaStore) -> Job:
     """A job that waits for something that answers again by now."""
     await store.insert([a_job()])
     (job,) = (await store.claim(Wanted(1), "w", T0 + 1)).jobs
-    breaker = closed(opened(KEY, "it is down", job.id, T0 + 1, pause=5.0, release=1.0), T0 + 1)
+    breaker = close_breaker(open_breaker(KEY, "it is down", job.id, T0 + 1, pause=5.0, release=1.0), T0 + 1)
     held = lifecycle.held_back(
         job, T0 + 1, because="circuit_open", why="it is down", recommendation="Wait.", held_for=KEY
     )

@@ -34,7 +34,7 @@ from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.core.store import Applied, Commit, Filter, Lease, Outcome, Stale, Wanted
 from redrive.engine.settle import transition_for
 from redrive.errors import IllegalMove, StoreError
-from redrive.failures.capture import lost
+from redrive.failures.capture import capture_lost_lease
 from redrive.failures.classify import classify
 from redrive.failures.fingerprint import fingerprint
 from redrive.retries.decision import Case
@@ -323,7 +323,7 @@ class Jobs(RuleBasedStateMachine):
         assert {job.id for job in lapsed} == {job.id for job in self.among(State.running)}
         for job in lapsed:
             assert msgspec.structs.replace(job, history=()) == self.model[job.id]
-            after = self.settle(job, lost(job.worker), alone=alone)
+            after = self.settle(job, capture_lost_lease(job.worker), alone=alone)
             assert after.crashes == job.crashes + 1
             assert after.state is (State.dead if alone else State.waiting)
 

@@ -131,7 +131,7 @@ async def test_the_stream_tells_that_a_breaker_opens_and_closes_in_another_proce
         await eventually(lambda: served.feed._down is not None, "the reader has looked once")
         from redrive.retries.breaker import BREAKER  # a new name: the other tests here also run on the source before it
 
-        down = breaker.opened("host:x:443", "network", "0" * 32, other.clock.now(), pause=900.0, release=20.0)
+        down = breaker.open_breaker("host:x:443", "network", "0" * 32, other.clock.now(), pause=900.0, release=20.0)
         await other.store.apply([Commit(puts=(BREAKER.put("host:x:443", down),))])
         await eventually(lambda: told() == ["dev.redrive.breaker.opened"], "the breaker that opened is told")
         assert await other.close_breaker("host:x:443")

@@ -17,7 +17,7 @@ from redrive.engine.clock import Clock
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.settle import signal_in
 from redrive.errors import Cancel, InvalidOption, Snooze
-from redrive.failures.capture import capture, guarded, qualified
+from redrive.failures.capture import capture, guard_rule, qualified
 from redrive.failures.classify import DETAILS, RULE_NOTES, Rule, by_class
 from redrive.retries.decision import Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.remedies import OTHERWISE, WAYS, changed_wait
@@ -141,7 +141,7 @@ def add_rule(registry: Registry, rule: Any, detail: str | None, name: str | None
 
 
 def _add(registry: Registry, name: str, rule: Callable[[Failure], str | None]) -> None:
-    registry.rules.append((name, guarded(name, rule, _tell)))
+    registry.rules.append((name, guard_rule(name, rule, _tell)))
 
 
 def _tell(name: str, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from redrive.core import lifecycle
 from redrive.core.checks import check_name, check_words
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.lifecycle import Transition
-from redrive.core.outcome import Outcome, outcome_of, shortened, unknown_outcome
+from redrive.core.outcome import Outcome, outcome_of, shorten_result, unknown_outcome
 from redrive.core.payload import check_kept, encode, encode_result
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter, Store
@@ -220,7 +220,7 @@ class Gateway:
         text, problem = encode_result(value)
         if problem:
             log.warning("%s: %s", handler.name, problem)
-        shown, cut = shortened(msgspec.json.decode(text) if text else None, None)
+        shown, cut = shorten_result(msgspec.json.decode(text) if text else None, None)
         return Outcome("ok", result=shown, message="Done.", truncated=cut, registry_auto_recovered=back)
 
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:

@@ -16,7 +16,7 @@ from redrive.core.lifecycle import DEFERRED, Transition
 
 Booked = Literal["died", "auto", "person", "deferred", "back", "worked", "failed"]
 NOTHING: Final[tuple[Booking, ...]] = ()
-NO_TROUBLE: Final = ("", "")
+NO_FAILURE: Final = ("", "")
 LET_GO: Final = frozenset({"discarded", "cancelled"})
 """Moves by which somebody gave a dead letter up."""
 
@@ -32,14 +32,14 @@ class Booking(msgspec.Struct, frozen=True, gc=False):
     """How long the dead letters waited for it, in sum."""
 
 
-def booked(move: Transition) -> Sequence[Booking]:
+def book_move(move: Transition) -> Sequence[Booking]:
     """What a move means for the dead letter that its job is, was or becomes, and for what was tried with it.
 
     Nothing, for most moves: this is asked for each of them while it is written.
     """
     died = move.job.died_at
     if died is not None:
-        letter = _settled(move, died)
+        letter = _book_end(move, died)
     elif move.set.get("died_at") is not None:
         letter = (Booking(move.at, "died"),)
     else:
@@ -50,7 +50,7 @@ def booked(move: Transition) -> Sequence[Booking]:
     return (*letter, Booking(move.at, "worked" if worked else "failed", strategy))
 
 
-def _settled(move: Transition, died: float) -> tuple[Booking, ...]:
+def _book_end(move: Transition, died: float) -> tuple[Booking, ...]:
     """How a dead letter came to its end, or that it did not."""
     job, name = move.job, move.move
     if move.to is State.done:
@@ -65,16 +65,16 @@ def _settled(move: Transition, died: float) -> tuple[Booking, ...]:
     return NOTHING
 
 
-def born_dead(job: Job) -> Booking:
+def book_imported(job: Job) -> Booking:
     """A failure that happened elsewhere died there, where somebody knows when."""
     return Booking(job.died_at or job.updated_at, "died")
 
 
-def trouble_of(move: Transition) -> tuple[str, str]:
+def class_and_detail(move: Transition) -> tuple[str, str]:
     """The class and detail under which a move is counted: those of the failure that it writes, if any."""
     said = move.set
     if "error_class" not in said:
-        return NO_TROUBLE
+        return NO_FAILURE
     return str(said["error_class"] or ""), str(said["detail"] or "")
 
 

@@ -36,7 +36,7 @@ def recent(job: Job) -> Sequence[Attempt]:
     return [attempt for attempt in job.history if attempt.run > job.fresh_from]
 
 
-def spent(job: Job, usage: Usage | None) -> Usage:
+def sum_usage(job: Job, usage: Usage | None) -> Usage:
     """What the recent attempts have used, the present one included."""
     total = usage or Usage()
     for attempt in recent(job):
@@ -49,9 +49,9 @@ def seconds_run(job: Job, now: float) -> float:
     return sum(max(0.0, end - start) for start, end in runs if start is not None and end is not None)
 
 
-def overspent(budget: Budget, job: Job, usage: Usage | None, now: float) -> str | None:
+def find_overspent(budget: Budget, job: Job, usage: Usage | None, now: float) -> str | None:
     """Which part of the budget is used up, in words."""
-    used = spent(job, usage)
+    used = sum_usage(job, usage)
     for name, limit, amount in (
         ("tokens", budget.tokens, used.input_tokens + used.output_tokens),
         ("output tokens", budget.output_tokens, used.output_tokens),
@@ -63,9 +63,9 @@ def overspent(budget: Budget, job: Job, usage: Usage | None, now: float) -> str 
     return None
 
 
-def left(budget: Budget, job: Job, usage: Usage | None, now: float) -> Budget:
+def compute_rest(budget: Budget, job: Job, usage: Usage | None, now: float) -> Budget:
     """What is still there of each part that has a limit."""
-    used = spent(job, usage)
+    used = sum_usage(job, usage)
     return Budget(
         tokens=_rest(budget.tokens, used.input_tokens + used.output_tokens),
         output_tokens=_rest(budget.output_tokens, used.output_tokens),

@@ -75,11 +75,11 @@ class Filling:
             self._downstreams[downstream] += number
 
 
-def kept(total: int) -> int:
+def count_reserve(total: int) -> int:
     """The reserve of a worker with so many slots; one slot cannot be shared."""
     return -(-total // RESERVE) if total > 1 else 0
 
 
-def share(total: int, names: Collection[str], held: Mapping[str, int]) -> Share | None:
+def make_share(total: int, names: Collection[str], held: Mapping[str, int]) -> Share | None:
     """What is fair among these names; None for a single one, which may have every slot."""
     return Share(max(1, total // len(names)), held) if len(names) > 1 else None

@@ -95,12 +95,12 @@ def decode(stored: str | bytes | Sequence[Mapping[str, Json]] | None) -> tuple[C
     return msgspec.convert(list(stored), tuple[Change, ...])
 
 
-def named(one: object) -> frozenset[str]:
+def own_names(one: object) -> frozenset[str]:
     """Which of model and agent a job or an attempt names itself, so that a change must not look for them."""
     return frozenset(name for name in ("model", "agent") if getattr(one, name) is not None)
 
 
-def named_in(changes: Iterable[Change]) -> tuple[str | None, str | None]:
+def read_names(changes: Iterable[Change]) -> tuple[str | None, str | None]:
     """The agent and the model that changes name, where they do."""
     agent = model = None
     for change in changes:
@@ -111,7 +111,7 @@ def named_in(changes: Iterable[Change]) -> tuple[str | None, str | None]:
     return agent, model
 
 
-def anew(in_force: Sequence[Change] | None, agent: str | None, model: str | None) -> dict[str, str]:
+def fields_of_next_run(in_force: Sequence[Change] | None, agent: str | None, model: str | None) -> dict[str, str]:
     """The job's own fields that the next run has anew: the changes that then hold (None: as before), and its names."""
     fields = {"changes_json": encode(in_force)} if in_force is not None else {}
     fields |= {"agent": agent} if agent else {}
@@ -123,11 +123,11 @@ def merge(before: Sequence[Change], new: Sequence[Change]) -> tuple[Change, ...]
     in_force: dict[type[Change], Change] = {}
     for change in (*before, *new):
         earlier = in_force.get(type(change))
-        in_force[type(change)] = _carried_on(_with_taint(change, earlier), earlier)
+        in_force[type(change)] = _carry_on(_with_taint(change, earlier), earlier)
     return tuple(in_force[kind] for kind in ORDER if kind in in_force)
 
 
-def _carried_on(change: Change, earlier: Change | None) -> Change:
+def _carry_on(change: Change, earlier: Change | None) -> Change:
     """What a task makes of a person's edit still is that person's work, under the same key outside."""
     if isinstance(change, Edit) and isinstance(earlier, Edit) and change.outside is None:
         return msgspec.structs.replace(change, who=change.who or earlier.who, outside=earlier.outside)
@@ -159,7 +159,7 @@ def edited_payload(job: Job) -> dict[str, Json] | None:
     return edits[-1] if edits else None
 
 
-def edited(payload: dict[str, Json], who: str, why: str | None) -> Edit:
+def make_edit(payload: dict[str, Json], who: str, why: str | None) -> Edit:
     """A person's edit."""
     digest = hashlib.sha256(msgspec.json.encode(payload, order="sorted")).hexdigest()[:8]
     return Edit(payload, who, why, outside=digest)

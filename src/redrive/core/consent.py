@@ -78,7 +78,7 @@ def covers(grant: Grant, wish: Wish, now: float) -> bool:
     return all(said in (None, asked) for said, asked in bound)
 
 
-def granted(grants: Iterable[Grant], wish: Wish, now: float) -> Grant | None:
+def find_grant(grants: Iterable[Grant], wish: Wish, now: float) -> Grant | None:
     return next((grant for grant in grants if covers(grant, wish, now)), None)
 
 

@@ -104,7 +104,7 @@ class Effect:
         return f"Effect({self.name!r}, mode={self.mode!r})"
 
 
-def seen(found: object, mode: Mode) -> Verdict:
+def read_verdict(found: object, mode: Mode) -> Verdict:
     """What a verifier's answer means. A count or a search result speaks for itself; other words say nothing."""
     if found is None or (isinstance(found, str) and found not in ("", "verified", "absent")):
         return "indeterminate"
@@ -112,7 +112,7 @@ def seen(found: object, mode: Mode) -> Verdict:
     return "verified" if there == (mode == "present") else "absent"
 
 
-def together(verdicts: Sequence[Verdict]) -> Verdict:
+def combine_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
     """All of a task's effects in one word. Nothing to look at is nothing known."""
     kinds = set(verdicts)
     if not kinds or kinds == {"indeterminate"}:
@@ -147,7 +147,7 @@ Replay = Literal["done", "run", "hold"]
 
 def before_replay(verdicts: Collection[Verdict], *, idempotent: bool) -> Replay:
     """What a replay does, given what was seen of each effect. What surely is not there may be done by anybody."""
-    if together(list(verdicts)) == "verified":
+    if combine_verdicts(list(verdicts)) == "verified":
         return "done"
     return "run" if idempotent or set(verdicts) == {"absent"} else "hold"
 

@@ -11,14 +11,14 @@ class RepeatedKey(ValueError):
 
     def __init__(self, key: str) -> None:
         self.key = key
-        super().__init__(f"has the key {_shown(key)} twice: keep one")
+        super().__init__(f"has the key {_quote_key(key)} twice: keep one")
 
 
 LONGEST: Final = 100
 """Characters of a key that are repeated in a message."""
 
 
-def _shown(key: str) -> str:
+def _quote_key(key: str) -> str:
     return json.dumps(key if len(key) <= LONGEST else key[: LONGEST - 1] + "…")
 
 

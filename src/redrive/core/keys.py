@@ -62,9 +62,9 @@ def check_template(
     try:
         text.format_map(asked)
     except ValueError as error:
-        raise _refused(field, text, str(error)) from None
+        raise _refuse(field, text, str(error)) from None
     if unknown := [name for name in asked if not signature.takes(name)]:
-        raise _refused(field, text, f"{what} has no parameter {unknown[0]!r}")
+        raise _refuse(field, text, f"{what} has no parameter {unknown[0]!r}")
     return text
 
 
@@ -73,10 +73,10 @@ def key_for(template: str, signature: Parameters, payload: Mapping[str, Any], fi
     try:
         return _values.vformat(template, (), {**signature.defaults, **payload})
     except (LookupError, AttributeError) as error:
-        raise _refused(field, template, f"no {error}") from None
+        raise _refuse(field, template, f"no {error}") from None
     except (ValueError, TypeError, OverflowError) as error:
-        raise _refused(field, template, str(error)) from None
+        raise _refuse(field, template, str(error)) from None
 
 
-def _refused(field: str, template: str, problem: str) -> InvalidOption:
+def _refuse(field: str, template: str, problem: str) -> InvalidOption:
     return InvalidOption(field=field, problem=f"template {template!r}: {problem}")

@@ -147,7 +147,7 @@ def _with_contents(move: Transition) -> Transition:
     return move
 
 
-_CLEAR_TROUBLE: Final[dict[str, object]] = dict.fromkeys(
+_CLEAR_FAILURE: Final[dict[str, object]] = dict.fromkeys(
     (
         "because",
         "lane",
@@ -164,14 +164,14 @@ _CLEAR_TROUBLE: Final[dict[str, object]] = dict.fromkeys(
 )
 
 
-def _without_trouble(job: Job, fields: dict[str, object]) -> dict[str, object]:
+def _clear_failure(job: Job, fields: dict[str, object]) -> dict[str, object]:
     """Drop the marks of an earlier failure; they stay in the history."""
     if job.error_class is not None or job.because is not None:
-        fields.update(_CLEAR_TROUBLE)
+        fields.update(_CLEAR_FAILURE)
     return fields
 
 
-def _trouble(job: Job, failure: Failure, cause: Cause, fingerprint: str | None, at: float) -> dict[str, object]:
+def _failure_fields(job: Job, failure: Failure, cause: Cause, fingerprint: str | None, at: float) -> dict[str, object]:
     return {
         "first_failed_at": at if job.first_failed_at is None else job.first_failed_at,
         "category": cause.category,
@@ -196,7 +196,7 @@ def succeeded(job: Job, at: float, result: str | None, attempt: Attempt | None =
     if job.died_at is not None:
         fields["revived_by"] = job.revived_by  # said again, because this success has more to tell than most
     if job.error_class is not None or job.because is not None:
-        _without_trouble(job, fields)
+        _clear_failure(job, fields)
     return _move("succeeded", job, at, fields, attempt=attempt)
 
 
@@ -219,7 +219,7 @@ def retried(
 
     `asked` are the seconds until then that somebody outside asked for: time in which the job is held, as it were.
     """
-    fields = _trouble(job, failure, cause, fingerprint, at)
+    fields = _failure_fields(job, failure, cause, fingerprint, at)
     fields |= {"run_at": run_at, "allowed": allowed, "attempts": job.attempts + costs_attempt, **changed}
     fields |= _crashes(job, crashed=crashed, finished=costs_attempt)
     if asked:
@@ -256,12 +256,12 @@ def held_back(
     if held_for is not None:
         fields["held_for"] = held_for
     if failure and cause:
-        fields |= _trouble(job, failure, cause, fingerprint, at)
+        fields |= _failure_fields(job, failure, cause, fingerprint, at)
     return _move("held_back", job, at, fields, attempt=attempt, who=who, why=why)
 
 
 def unblocked(job: Job, at: float, *, who: str | None = None, why: str | None = None) -> Transition:
-    return _move("unblocked", job, at, _without_trouble(job, {"run_at": at}), who=who, why=why)
+    return _move("unblocked", job, at, _clear_failure(job, {"run_at": at}), who=who, why=why)
 
 
 def buried(
@@ -286,7 +286,7 @@ def buried(
     waits_for: str | None = None,
 ) -> Transition:
     """Make it a dead letter. One with `comes_back_at` comes back by itself; `waits_for` names what it calls."""
-    fields = _trouble(job, failure, cause, fingerprint, at)
+    fields = _failure_fields(job, failure, cause, fingerprint, at)
     fields |= {"because": because, "lane": lane, "recommendation": recommendation, **changed}
     fields["died_at"] = at if job.died_at is None else job.died_at
     if owner is not None:
@@ -330,7 +330,7 @@ def redriven(
                 job_id=job.id,
             )
         fields |= {"allowed": job.attempts + max_attempts, "grants": job.grants + 1}
-    return _with_contents(_move("redriven", job, at, _without_trouble(job, fields), who=who, why=why))
+    return _with_contents(_move("redriven", job, at, _clear_failure(job, fields), who=who, why=why))
 
 
 def came_back(
@@ -350,7 +350,7 @@ def came_back(
         "held_seconds": job.held_seconds + max(0.0, at - (died or job.updated_at)),
         **changed,
     }
-    return _with_contents(_move("redriven", job, at, _without_trouble(job, fields), who=who, why=why))
+    return _with_contents(_move("redriven", job, at, _clear_failure(job, fields), who=who, why=why))
 
 
 MOVED_LATER: Final = 3600.0
@@ -413,18 +413,18 @@ def recalled(
 
 
 def resolved(job: Job, at: float, *, who: str, why: str) -> Transition:
-    return _move("resolved", job, at, _without_trouble(job, {}), who=who, why=why)
+    return _move("resolved", job, at, _clear_failure(job, {}), who=who, why=why)
 
 
 def cancelled(job: Job, at: float, *, who: str | None, why: str | None, attempt: Attempt | None = None) -> Transition:
-    return _move("cancelled", job, at, _let_go(job, "cancelled"), attempt=attempt, who=who, why=why)
+    return _move("cancelled", job, at, _ending_fields(job, "cancelled"), attempt=attempt, who=who, why=why)
 
 
 def discarded(job: Job, at: float, *, who: str, why: str | None) -> Transition:
-    return _move("discarded", job, at, _let_go(job, "discarded"), who=who, why=why)
+    return _move("discarded", job, at, _ending_fields(job, "discarded"), who=who, why=why)
 
 
-def _let_go(job: Job, because: str) -> dict[str, object]:
+def _ending_fields(job: Job, because: str) -> dict[str, object]:
     """That nobody knows whether it landed is not forgotten: somebody may bring it back."""
     return {"because": because, "detail": UNKNOWN} if job.may_have_landed else {"because": because}
 

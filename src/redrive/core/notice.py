@@ -17,7 +17,7 @@ import msgspec
 from redrive.core.job import At, Job, State, iso
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group
-from redrive.core.tokens import signers
+from redrive.core.tokens import list_signers
 from redrive.core.view import Name, Outside, Shown
 from redrive.errors import InvalidInput
 
@@ -125,15 +125,15 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
         return "high" if self.actionable else "normal"
 
 
-def spoken(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:
+def insert_words(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:
     """Puts the jobs' words into a text, as far as the jobs still say them."""
     first, *rest = text.split(QUOTED)
-    said = [_quoted(quote, jobs.get(quote.job_id)) for quote in quotes]
+    said = [_read_quote(quote, jobs.get(quote.job_id)) for quote in quotes]
     said += [""] * (len(rest) - len(said))
     return first + "".join(words + part for words, part in zip(said, rest, strict=False))
 
 
-def _quoted(quote: Quote, job: Job | None) -> str:
+def _read_quote(quote: Quote, job: Job | None) -> str:
     """Takes what a job asks, where it waits for an answer, else what its error says."""
     if job is None:
         return quote.otherwise
@@ -145,13 +145,13 @@ def with_words(notice: Notice, jobs: Mapping[str, Job]) -> Notice:
     """The notice as a person reads it."""
     if not notice.quotes:
         return notice
-    return msgspec.structs.replace(notice, text=spoken(notice.text, notice.quotes, jobs), quotes=())
+    return msgspec.structs.replace(notice, text=insert_words(notice.text, notice.quotes, jobs), quotes=())
 
 
 # ---- who is told what
 
 
-class Told(NamedTuple):
+class Telling(NamedTuple):
     """Under which name, to whom, and whether somebody has to do something."""
 
     kind: str
@@ -162,15 +162,15 @@ class Told(NamedTuple):
 class Rule(NamedTuple):
     """What is told of the jobs that are in the queue for one reason."""
 
-    success: Told | None = None
-    failed: Told | None = None
+    success: Telling | None = None
+    failed: Telling | None = None
 
 
 RULES: Final[Mapping[str, Rule]] = {
     "direct": Rule(),
-    "retry": Rule(Told("retry_success", "session"), Told("retry_exhausted", "both", "actionable")),
-    "deferred_submit": Rule(Told("deferred_done", "session"), Told("deferred_failed", "session", "actionable")),
-    "scheduled_job": Rule(None, Told("scheduled_failed", "session", "actionable")),
+    "retry": Rule(Telling("retry_success", "session"), Telling("retry_exhausted", "both", "actionable")),
+    "deferred_submit": Rule(Telling("deferred_done", "session"), Telling("deferred_failed", "session", "actionable")),
+    "scheduled_job": Rule(None, Telling("scheduled_failed", "session", "actionable")),
 }
 QUESTIONS: Final[Mapping[str, str]] = {
     "consent": "needs_consent",
@@ -195,7 +195,7 @@ def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | 
     if rule == Rule() or (told := _ending(move, rule)) is None:
         return None
     job = move.after(0)
-    return _made(told, job, move.at, job.fresh_from, *_words(told, move, job))
+    return _make_notice(told, job, move.at, job.fresh_from, *_write_words(told, move, job))
 
 
 OWNER: Final = "owner:"
@@ -222,7 +222,11 @@ def escalation_for(move: Transition) -> Notice | None:
     if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
         return None
     job = move.after(0)
-    if job.owner is None or job.owner in signers(move.who or "") or (job.state is State.dead and job.lane != "manual"):
+    if (
+        job.owner is None
+        or job.owner in list_signers(move.who or "")
+        or (job.state is State.dead and job.lane != "manual")
+    ):
         return None
     if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
         return None  # somebody has it in hand
@@ -253,28 +257,28 @@ def _question(move: Transition) -> Notice | None:
     text = _sentences(
         move.why, job.recommendation or f"redrive approve {job.short_id} or redrive reject {job.short_id}"
     )
-    return _made(Told(kind, audience, "actionable"), job, move.at, job.run, title, text)
+    return _make_notice(Telling(kind, audience, "actionable"), job, move.at, job.run, title, text)
 
 
-def _ending(move: Transition, rule: Rule) -> Told | None:
+def _ending(move: Transition, rule: Rule) -> Telling | None:
     """What the end of a job is told as; None where it is not the end, or nobody waits for it."""
     if move.move == "succeeded":
         return rule.success
     if move.move == "buried":
-        return _comes_back_told(move, rule) if comes_back(move.after(0)) else rule.failed
+        return _tell_comeback(move, rule) if comes_back(move.after(0)) else rule.failed
     if move.move == "rerouted":
         return rule.failed if move.set.get("lane") == "manual" else None
     if rule.success is None:
         return None
     if move.move == "resolved":
-        return rule.success if move.job.state is State.held else Told("resolved", "session")
-    return Told("cancelled", "session") if move.move == "cancelled" else None
+        return rule.success if move.job.state is State.held else Telling("resolved", "session")
+    return Telling("cancelled", "session") if move.move == "cancelled" else None
 
 
-def _comes_back_told(move: Transition, rule: Rule) -> Told | None:
+def _tell_comeback(move: Transition, rule: Rule) -> Telling | None:
     """A session that would be told of the end hears when the job comes back; a script's cycle tells by itself."""
     timed = move.set.get("comes_back_at") is not None
-    return Told(COMES_BACK, "session") if timed and rule.failed is not None else None
+    return Telling(COMES_BACK, "session") if timed and rule.failed is not None else None
 
 
 def comes_back(job: Job) -> bool:
@@ -284,7 +288,7 @@ def comes_back(job: Job) -> bool:
     return job.lane == "delayed" and (job.allowed is None or job.attempts < job.allowed)
 
 
-def _words(told: Told, move: Transition, job: Job) -> tuple[str, str]:
+def _write_words(told: Telling, move: Transition, job: Job) -> tuple[str, str]:
     if told.kind in FAILED:
         see = f"See redrive dead show {job.short_id}."
         return f"{job.task} failed for good", _sentences(job.error, move.why, job.recommendation, see)
@@ -309,7 +313,7 @@ def _sentences(*parts: str | None) -> str:
     return text if len(text) <= TEXT_CAP else f"{text[:TEXT_CAP]}…"
 
 
-def _made(told: Told, job: Job, at: float, turn: int, title: str, text: str) -> Notice | None:
+def _make_notice(told: Telling, job: Job, at: float, turn: int, title: str, text: str) -> Notice | None:
     audience = told.audience
     if job.session_id is None:
         if audience == "session":
@@ -321,12 +325,12 @@ def _made(told: Told, job: Job, at: float, turn: int, title: str, text: str) -> 
     )  # fmt: skip
 
 
-def replaced_by(notice: Notice, job: Job) -> str | None:
+def find_replaced(notice: Notice, job: Job) -> str | None:
     """The id of the notice that this one replaces: that the job comes back, once it is told how that ended."""
     return f"{job.id}.{COMES_BACK}.{notice.turn}" if job.comebacks and notice.kind != COMES_BACK else None
 
 
-def dealt_with(notice: Notice, job: Job | None) -> bool:
+def is_dealt_with(notice: Notice, job: Job | None) -> bool:
     """Whether what a notice asked for has happened: its job was answered, brought back or is no more."""
     if not notice.actionable or notice.read_at is not None or job is None:
         return True
@@ -375,7 +379,7 @@ def waiting_key(notice: Notice) -> str:
     return f"{max(0, int(notice.at * 1000)):012x}.{notice.id}"
 
 
-def alike(notice: Notice) -> str:
+def digest_of_content(notice: Notice) -> str:
     """The same for notices that say the same: one group of one task, or the same words. A pain that came back, or is
     told again because it lasts, is another one."""
     quoted = "".join(f"\0{quote.job_id}" for quote in notice.quotes)
@@ -394,19 +398,19 @@ def plan(
     `one_by_one` is for a channel that acts on pains: each of them is a message.
     """
     if one_by_one:
-        pains = [_folded([one]) for one in sorted(waiting) if one[1].severity]
+        pains = [_fold([one]) for one in sorted(waiting) if one[1].severity]
         return pains + plan([one for one in waiting if not one[1].severity], sent, now)
     recently = [one for one in sent if is_recent(one, now)]
     used = Counter(one.kind for one in recently)
     groups: dict[str, list[Waiting]] = {}
     for key, notice in sorted(waiting):
-        groups.setdefault(alike(notice), []).append((key, notice))
+        groups.setdefault(digest_of_content(notice), []).append((key, notice))
     for one in recently:
         groups.pop(one.alike, None)
     by_kind: dict[str, list[list[Waiting]]] = {}
     for group in groups.values():
         by_kind.setdefault(group[0][1].kind, []).append(group)
-    messages = [message for kind, found in by_kind.items() for message in _within(found, BURST - used[kind])]
+    messages = [message for kind, found in by_kind.items() for message in _fit_into(found, BURST - used[kind])]
     return sorted(messages, key=lambda message: message.keys[0])
 
 
@@ -415,29 +419,29 @@ def is_recent(sent: SentMessage, now: float) -> bool:
     return 0 <= now - sent.at < FOLD_SECONDS
 
 
-def _within(groups: list[list[Waiting]], room: int) -> list[Message]:
+def _fit_into(groups: list[list[Waiting]], room: int) -> list[Message]:
     if room <= 0:
         return []
     alone = groups if len(groups) <= room else groups[: room - 1]
     rest = groups[len(alone) :]
-    return [_folded(group) for group in alone] + ([_summary(rest)] if rest else [])
+    return [_fold(group) for group in alone] + ([_summary(rest)] if rest else [])
 
 
-def _folded(group: list[Waiting]) -> Message:
+def _fold(group: list[Waiting]) -> Message:
     """One notice, or how often the same one came."""
     first, last, number = group[0][1], group[-1][1], len(group)
     keys = tuple(key for key, _ in group)
     title = first.title if number == 1 else f"{number} × {first.title}"
     often = "" if number == 1 else f"\n{number} times from {iso(first.at)} to {iso(last.at)}: {_jobs(group)}"
     text = f"{first.text}\n{_line(first)}{often}"
-    return Message(first.kind, first.level, title, text, first.at, number, first, keys, alike(first))
+    return Message(first.kind, first.level, title, text, first.at, number, first, keys, digest_of_content(first))
 
 
 def _summary(groups: list[list[Waiting]]) -> Message:
     """Everything that would be too much to tell one by one."""
     every = sorted(waiting for group in groups for waiting in group)
     if len(groups) == 1:
-        return _folded(every)
+        return _fold(every)
     first, last = every[0][1], every[-1][1]
     lines = [f"{len(group)} × {group[0][1].title}: {_jobs(group)}" for group in groups[:LISTED]]
     if len(groups) > LISTED:
@@ -472,7 +476,9 @@ def pause_after(failures: int) -> float:
 # ---- cycles
 
 
-def stale(job_id: str, task: str, cycle: str | None, queue: str, at: float, message: str, severity: float) -> Notice:
+def write_stale_notice(
+    job_id: str, task: str, cycle: str | None, queue: str, at: float, message: str, severity: float
+) -> Notice:
     """Says that a job of a cycle has failed in too many cycles in a row; `cycle` is the last of them."""
     title = message.partition(";")[0][:200]
     return Notice(
@@ -511,7 +517,7 @@ def page_due(letters: Mapping[str, int], last: Paged | None, now: float, policy:
     return now - last.at >= FOLD_SECONDS and not letters.keys() <= set(last.groups)
 
 
-def page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy: NotifyPolicy) -> Notice:
+def write_page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy: NotifyPolicy) -> Notice:
     """Says how many, of what, and where to look. What the errors say is quoted: a page may wait for a channel."""
     number = sum(letters.values())
     named = sorted(groups, key=lambda group: -letters.get(group.fingerprint, 0))[:5]

@@ -109,7 +109,7 @@ def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Out
     )
     if job.state is not State.done:
         return outcome
-    shown, cut = shortened(result, job.id)
+    shown, cut = shorten_result(result, job.id)
     return msgspec.structs.replace(outcome, result=shown, truncated=cut, error=None, error_kind=None)
 
 
@@ -122,7 +122,7 @@ def unknown_outcome(operation_id: str, problem: Exception) -> Outcome:
     return Outcome("timeout", operation_id, message=said)
 
 
-def shortened(result: Json, operation_id: str | None) -> tuple[Json, bool]:
+def shorten_result(result: Json, operation_id: str | None) -> tuple[Json, bool]:
     """A result that fits an answer; what is longer is cut, and says where the whole is."""
     text = msgspec.json.encode(result).decode()
     if len(text) <= INLINE:
@@ -180,7 +180,7 @@ def _message(job: Job) -> str:
             return f"It was {job.state}."
 
 
-def death(job: Job) -> str:
+def describe_death(job: Job) -> str:
     """That a job is dead and of what, where there was an error: a person may have brought back what never failed."""
     said = f"job {job.short_id} is dead ({job.because})"
     return f"{said}: {job.error}" if job.error else said

@@ -70,7 +70,7 @@ class Hurting(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `[signals]` has done about it: `run`, `enqueue`."""
 
 
-def told(pain: Pain, known: Hurting | None, now: float) -> Hurting | None:
+def record_telling(pain: Pain, known: Hurting | None, now: float) -> Hurting | None:
     """The pain as it is remembered once it was told now; None where it is too early to tell it again."""
     if known is None:
         return Hurting(now, now, severity=pain.severity, about=pain.about or pain.queue)
@@ -98,13 +98,13 @@ def notice_of(pain: Pain, hurting: Hurting) -> Notice:
     )
 
 
-def about(notice: Notice) -> str:
+def read_subject(notice: Notice) -> str:
     """What a notice of a pain is about beside its queue, such as a breaker or a process."""
     name = notice.id.removeprefix(PAIN).partition("/")[2] if notice.id.startswith(PAIN) else ""
     return name if name != notice.queue else ""
 
 
-def over(key: str, hurting: Hurting, message: str, now: float) -> Notice:
+def write_end_notice(key: str, hurting: Hurting, message: str, now: float) -> Notice:
     """What people are told when a pain has ended."""
     kind = key.partition("/")[0]
     return Notice(

@@ -195,12 +195,12 @@ def delay_after(policy: Policy, failures: int, chance: float = 0.5) -> float:
 
 def _raw_delay(backoff: Backoff | None, failures: int, base: float) -> float:
     if callable(backoff):
-        return _asked(backoff, failures)
+        return _ask_backoff(backoff, failures)
     named = BACKOFFS.get(backoff or "doubling")
     return named(failures, base) if named else SAFE_DELAY
 
 
-def _asked(backoff: Callable[[int], float], failures: int) -> float:
+def _ask_backoff(backoff: Callable[[int], float], failures: int) -> float:
     """A function of the user's own: what it gets wrong falls to the slow and safe, never to a hot loop."""
     try:
         seconds = float(backoff(failures))

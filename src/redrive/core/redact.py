@@ -156,19 +156,19 @@ def redact(value: Json) -> Json:
 
 def redact_about(text: str, given: Json) -> str:
     """A text that may quote a JSON value, without what `redact` hides of that value."""
-    for secret in sorted(set(_hidden(given, redact(given))), key=len, reverse=True):
+    for secret in sorted(set(_list_hidden(given, redact(given))), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return MASK.join(map(redact_text, text.split(MASK)))
 
 
-def _hidden(given: Json, shown: Json) -> Iterator[str]:
+def _list_hidden(given: Json, shown: Json) -> Iterator[str]:
     """The texts of a value that are not shown."""
     if isinstance(given, dict):
         for name, item in given.items():
-            yield from _hidden(item, shown[name] if isinstance(shown, dict) else MASK)
+            yield from _list_hidden(item, shown[name] if isinstance(shown, dict) else MASK)
     elif isinstance(given, list | tuple):
         for item, part in zip(given, shown if isinstance(shown, list) else [MASK] * len(given), strict=True):
-            yield from _hidden(item, part)
+            yield from _list_hidden(item, part)
     elif isinstance(given, str) and given != shown and len(given) >= LEAST:
         yield given
 

@@ -61,7 +61,7 @@ class Watched(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0
 
 
-def action_of(task: str, params: object) -> str:
+def identify_action(task: str, params: object) -> str:
     """Names an action without its words: the same for the same parameters in any order."""
     try:
         text = msgspec.json.encode([task, params], enc_hook=repr, order="deterministic")
@@ -70,24 +70,24 @@ def action_of(task: str, params: object) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def observed(watched: Watched, actions: Sequence[SessionAction], task: str, rule: RepeatRule, now: float) -> Watched:
+def observe(watched: Watched, actions: Sequence[SessionAction], task: str, rule: RepeatRule, now: float) -> Watched:
     """Adds actions to the window, the last of them of this task, and says whether it is a loop."""
     window, what = (*watched.actions, *actions)[-rule.window :], actions[-1].what
-    times, before = _tried(window, what), watched.loop
+    times, before = _count_tries(window, what), watched.loop
     if 0 < rule.times <= times:
         windows = before.windows + 1 if before is not None and before.what == what else 1
         return Watched(window, ActionLoop(what, task, times, windows, now), now)
-    lasts = before is not None and before.what != what and _tried(window, before.what) >= rule.times > 0
+    lasts = before is not None and before.what != what and _count_tries(window, before.what) >= rule.times > 0
     return Watched(window, before if lasts else None, now)
 
 
-def _tried(window: Sequence[SessionAction], what: str) -> int:
+def _count_tries(window: Sequence[SessionAction], what: str) -> int:
     """Counts an action in the window; 0 where it has succeeded there."""
     alike = [action.ok for action in window if action.what == what]
     return 0 if any(alike) else len(alike)
 
 
-def warning(loop: ActionLoop, rule: RepeatRule) -> str:
+def warn_agent(loop: ActionLoop, rule: RepeatRule) -> str:
     """What the agent is told."""
     return (
         f"You repeat yourself: {loop.times} of your last {rule.window} actions were this one, and none succeeded. Stop "
@@ -95,7 +95,7 @@ def warning(loop: ActionLoop, rule: RepeatRule) -> str:
     )
 
 
-def in_words(session: str, loop: ActionLoop, rule: RepeatRule) -> str:
+def describe_loop(session: str, loop: ActionLoop, rule: RepeatRule) -> str:
     """What people are told."""
     return (
         f"session {session} repeats {loop.task} with the same parameters: {loop.times} of its last {rule.window} "
@@ -103,9 +103,10 @@ def in_words(session: str, loop: ActionLoop, rule: RepeatRule) -> str:
     )
 
 
-def notice_of(session: str, loop: ActionLoop, rule: RepeatRule, job_id: str | None) -> Notice:
+def write_repeats_notice(session: str, loop: ActionLoop, rule: RepeatRule, job_id: str | None) -> Notice:
     """The message for people."""
-    text = f"{in_words(session, loop, rule)[0].upper()}{in_words(session, loop, rule)[1:]}. It was told, and goes on."
+    words = describe_loop(session, loop, rule)
+    text = f"{words[0].upper()}{words[1:]}. It was told, and goes on."
     see = f" See redrive status {job_id[-8:]}." if job_id else ""
     return Notice(
         f"repeats.{loop.what}.{int(loop.at * 1000):x}",

@@ -177,12 +177,12 @@ class Due(msgspec.Struct, frozen=True):
 def due_slots(cron: Cron, slots: Sequence[float], now: float) -> Due:
     """`slots` are all that are due and not dealt with, in order, at least one."""
     if cron.catch_up == "all":
-        return _caught_up(cron, slots)
+        return _catch_up(cron, slots)
     chosen = slots[-1:] if cron.catch_up == "latest" or now - slots[-1] <= ON_TIME else []
     return Due(tuple(chosen), len(slots) - len(chosen), slots[-1])
 
 
-def _caught_up(cron: Cron, slots: Sequence[float]) -> Due:
+def _catch_up(cron: Cron, slots: Sequence[float]) -> Due:
     """The newest, oldest first; one at a time where they must not overlap."""
     chosen = slots[-cron.cap :]
     left_out = len(slots) - len(chosen)
@@ -190,6 +190,6 @@ def _caught_up(cron: Cron, slots: Sequence[float]) -> Due:
     return Due(run, left_out, run[-1])
 
 
-def skipped(slots: Sequence[float]) -> Due:
+def skip_all(slots: Sequence[float]) -> Due:
     """None of them: an earlier job of the schedule is not over yet."""
     return Due((), len(slots), slots[-1])

@@ -114,7 +114,7 @@ class Caller(NamedTuple):
         """Names who did it, for the record: the token's name, with what the caller claims to be beside it."""
         if claimed is None or claimed == otherwise:
             return self.name or otherwise
-        return signed(self.name, claimed)
+        return compose_signature(self.name, claimed)
 
 
 ANYONE: Final = Caller(None, "purge")
@@ -128,7 +128,7 @@ def in_words(role: Role) -> str:
 # ---- under which name it is recorded
 
 
-def signed(name: str | None, said: str) -> str:
+def compose_signature(name: str | None, said: str) -> str:
     """Who did it: the token's name first, then what the caller says of itself. No name of a token has a space in it, so
     that nothing a caller says can be taken for one. Without a token's name the caller's word is all there is."""
     if name is None or said == name:
@@ -137,7 +137,7 @@ def signed(name: str | None, said: str) -> str:
     return f"{name} (as {said if len(said) <= room else said[: room - 1] + '…'})"
 
 
-def signers(who: str) -> tuple[str, ...]:
+def list_signers(who: str) -> tuple[str, ...]:
     """Every name in what `signed` has made."""
     name, _, said = who.partition(" (as ")
     return (who, name, said.removesuffix(")")) if said.endswith(")") and _NAME.fullmatch(name) else (who,)
@@ -173,7 +173,7 @@ def cookie_of(secret: str) -> tuple[str, str]:
     return f"redrive_{name}", hmac.new(secret.encode(), b"redrive cookie", hashlib.sha256).hexdigest()
 
 
-def holder(tokens: Iterable[Token], secret: bytes, now: float, *, cookie: bool = False) -> Token | None:
+def find_holder(tokens: Iterable[Token], secret: bytes, now: float, *, cookie: bool = False) -> Token | None:
     """Whose secret this is, in the same time however much of a digest is right; None where it opens nothing."""
     digest, found = digest_of(secret), None
     for token in tokens:

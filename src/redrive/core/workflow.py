@@ -63,7 +63,7 @@ class Flow(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def in_order(self) -> tuple[FlowStep, ...]:
         """Every step after those that it waits for."""
-        return tuple(self.by_name[name] for name in in_order({step.name: step.after for step in self.steps}))
+        return tuple(self.by_name[name] for name in order_steps({step.name: step.after for step in self.steps}))
 
     @property
     def final(self) -> tuple[FlowStep, ...]:
@@ -121,7 +121,7 @@ def shape_of(steps: Iterable[tuple[str, str, str, Sequence[str], str]]) -> str:
 # -- what cannot be a workflow
 
 
-def in_order(after: Mapping[str, Sequence[str]]) -> list[str]:
+def order_steps(after: Mapping[str, Sequence[str]]) -> list[str]:
     """The steps' names, each behind those it waits for. Refuses none, too many, unknown ones and circles."""
     if not 1 <= len(after) <= MAX_STEPS:
         raise InvalidInput(field="steps", problem=f"there are {len(after)}; a workflow has 1 to {MAX_STEPS}")
@@ -177,26 +177,26 @@ class Output:
         return f"<output of {self._step!r}{''.join(f'[{part!r}]' for part in self._path)}>"
 
 
-def stored(value: Any, used: list[str], home: object = None) -> Any:
+def store_references(value: Any, used: list[str], home: object = None) -> Any:
     """A payload of `home` with references in the place of outputs, whose steps are added to `used`."""
     if isinstance(value, Output):
         return value.__reference__(used, home)
     if isinstance(value, Mapping):
         if OUTPUT in value:
-            raise _reserved()
-        return {name: stored(item, used, home) for name, item in value.items()}
+            raise _refuse_reserved()
+        return {name: store_references(item, used, home) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [stored(item, used, home) for item in value]
+        return [store_references(item, used, home) for item in value]
     return value
 
 
 def check_references(payload: Json, number: int) -> None:
     """What an object wrote of itself must not look like an output: then somebody's data would be read as one."""
     if sum(1 for _ in _references(payload)) != number:
-        raise _reserved()
+        raise _refuse_reserved()
 
 
-def _reserved() -> InvalidPayload:
+def _refuse_reserved() -> InvalidPayload:
     return InvalidPayload(field="payload", problem=f"has a field named {OUTPUT!r}, which is kept for steps' outputs")
 
 
@@ -211,24 +211,26 @@ def _references(value: Json) -> Iterator[dict[str, Json]]:
             yield from _references(item)
 
 
-def filled(value: Json, results: Mapping[str, Json], lost: Collection[str] = ()) -> Json:
+def fill_references(value: Json, results: Mapping[str, Json], lost: Collection[str] = ()) -> Json:
     """A payload with the outputs in the place of their references; what names no step before it is left as it is.
 
     `lost` are steps before it whose results are no longer kept: who needs one of those cannot run.
     """
     if isinstance(value, dict):
         if value.keys() == _REFERENCE and isinstance(value[OUTPUT], str):
-            return _referred(value, results, lost)
-        return {name: filled(item, results, lost) for name, item in value.items()}
+            return _follow_reference(value, results, lost)
+        return {name: fill_references(item, results, lost) for name, item in value.items()}
     if isinstance(value, list):
-        return [filled(item, results, lost) for item in value]
+        return [fill_references(item, results, lost) for item in value]
     return value
 
 
-def _referred(reference: dict[str, Json], results: Mapping[str, Json], lost: Collection[str]) -> Json:
+def _follow_reference(reference: dict[str, Json], results: Mapping[str, Json], lost: Collection[str]) -> Json:
     step, path = reference[OUTPUT], reference["path"]
     if step in lost:
-        raise _unusable(step, path, "its result is no longer kept; start the workflow anew, or edit the job's payload")
+        raise _refuse_reference(
+            step, path, "its result is no longer kept; start the workflow anew, or edit the job's payload"
+        )
     if step not in results:
         return reference
     value = results[step]
@@ -236,11 +238,11 @@ def _referred(reference: dict[str, Json], results: Mapping[str, Json], lost: Col
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
-            raise _unusable(step, path, f"the step returned nothing there (no {part!r})") from None
+            raise _refuse_reference(step, path, f"the step returned nothing there (no {part!r})") from None
     return value
 
 
-def _unusable(step: str, path: Sequence[str | int], problem: str) -> InvalidPayload:
+def _refuse_reference(step: str, path: Sequence[str | int], problem: str) -> InvalidPayload:
     error = InvalidPayload(field=repr(Output(step, tuple(path))), problem=problem)
     error.error_kind = "invalid_input"
     return error
@@ -334,7 +336,7 @@ class WorkflowStatus(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """How it stands, in words."""
         done = f"{self.count(*_OVER)} of {len(self.steps)} steps done"
-        return f"Workflow {self.name} is {self.state}: " + "; ".join([done, *_told(self)]) + "."
+        return f"Workflow {self.name} is {self.state}: " + "; ".join([done, *_describe_steps(self)]) + "."
 
 
 def status_of(flow: Flow, jobs: Mapping[str, Job]) -> WorkflowStatus:
@@ -385,13 +387,13 @@ def _state(states: Sequence[StepState]) -> FlowState:
     return "running"
 
 
-def _told(status: WorkflowStatus) -> Iterator[str]:
+def _describe_steps(status: WorkflowStatus) -> Iterator[str]:
     for step in status.failed:
         why = " ".join(": ".join(filter(None, (step.because, step.error))).split())[:300]
         yield f"step {step.name} failed ({why}), redrive it with `redrive dead redrive {step.job_id[-8:]}`"
     for words, states in _WORDS.items():
         if names := [step.name for step in status.steps if step.state in states]:
-            yield f"{words}: {_listed(names)}"
+            yield f"{words}: {_join_names(names)}"
     let_go = ("cancelled", "discarded")  # what was purged has another reason, and does not come back
     if gone := [step for step in status.steps if step.state == "DISCARDED" and step.because in let_go]:
         id = gone[0].job_id[-8:]
@@ -409,7 +411,7 @@ _WORDS: Final[Mapping[str, tuple[StepState, ...]]] = {
 _LISTED: Final = 10
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = len(names) - _LISTED
     return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 

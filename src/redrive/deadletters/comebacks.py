@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redrive.core import lifecycle
-from redrive.core.budget import overspent
-from redrive.core.change import anew, named_in
+from redrive.core.budget import find_overspent
+from redrive.core.change import fields_of_next_run, read_names
 from redrive.core.commit import commit_each, try_commit
 from redrive.core.documents import Kept
 from redrive.core.effects import EffectRecord
@@ -32,7 +32,7 @@ from redrive.engine.paging import pages
 from redrive.engine.queue_pauses import paused_queues
 from redrive.engine.registry import Handler
 from redrive.errors import IllegalMove
-from redrive.retries.breaker import BREAKER, Breaker, named, verdict
+from redrive.retries.breaker import BREAKER, Breaker, name_of_key, verdict
 from redrive.retries.changes import Change, decode, merge
 from redrive.retries.comebacks import (
     ANSWERS,
@@ -40,17 +40,17 @@ from redrive.retries.comebacks import (
     FIRST,
     Answers,
     First,
-    alike,
     asks_for,
-    following,
+    fails_alike,
     group_key,
     may_follow,
     next_time,
-    same_trouble,
+    release_followers,
     sentence,
     still_down,
     times_for,
     tries_for,
+    window_of_alike,
 )
 from redrive.retries.decision import Abilities, Case
 from redrive.retries.preflight import NotReady
@@ -195,13 +195,13 @@ class Comebacks:
         """The others whose time it was wait for their next one. After the last, a person decides about its own group;
         those of other groups, of which none has tried, try themselves."""
         why = f"job {failed.short_id} {{}} went first and failed again: {failed.error_class}"
-        within = alike(self._core.registry.policy_for(failed), failed)
+        within = window_of_alike(self._core.registry.policy_for(failed), failed)
         moves = [
             move
             async for job in self._due(None if first.waits_for else first.fingerprint, first.waits_for, within)
             if job.id != failed.id
             and job.state is State.dead
-            and same_trouble(job, failed, first)
+            and fails_alike(job, failed, first)
             and (move := self._passed_over(job, why, first)) is not None
         ]
         for start in range(0, len(moves), PAGE):
@@ -209,7 +209,7 @@ class Comebacks:
 
     def _passed_over(self, job: Job, why: str, first: First) -> Transition | None:
         now, own = self._core.clock.now(), job.fingerprint == first.fingerprint
-        why = why.format("of its group" if own else f"that calls {named(first.waits_for or '')}, too,")
+        why = why.format("of its group" if own else f"that calls {name_of_key(first.waits_for or '')}, too,")
         found = next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
         if found is None and not own:
             return None
@@ -225,7 +225,7 @@ class Comebacks:
     async def _follow(self, kept: Kept[Answers]) -> int:
         """Bring back those that died before what they call answered again, as many as the rate allows by now."""
         now, store = self._core.clock.now(), self._core.store
-        number, after = following(kept.value, now)
+        number, after = release_followers(kept.value, now)
         if number < 1:
             return 0
         chosen = Filter(states=(State.dead,), held_for=kept.key, returns_by=FAR, until=kept.value.at + INSTANT)
@@ -300,7 +300,7 @@ class Comebacks:
         if handler.consent and not await Consents(core.store, core.clock).covers(job, handler):
             return "the consent that it needs has run out"
         budget = job.readable_options.budget
-        over = overspent(budget, job, None, now) if budget is not None else None
+        over = find_overspent(budget, job, None, now) if budget is not None else None
         return f"its budget is used up: {over}" if over is not None else None
 
     async def _changes(self, job: Job, handler: Handler) -> tuple[Change, ...] | None:
@@ -328,7 +328,7 @@ class Comebacks:
         policy = self._core.registry.policy_for(job)
         most = max(len(times_for(policy, job.category)), job.comebacks + 1)
         why = f"It comes back by itself (comeback {job.comebacks + 1} of {most})"
-        changed = anew(merge(decode(job.changes_json), changes), *named_in(changes)) if changes else {}
+        changed = fields_of_next_run(merge(decode(job.changes_json), changes), *read_names(changes)) if changes else {}
         tries = tries_for(job.category)
         return lifecycle.came_back(job, now, tries=tries, who=BY_ITSELF, why=f"{why}.", changed=changed)
 

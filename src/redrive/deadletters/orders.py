@@ -252,10 +252,10 @@ def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, w
     given = msgspec.json.decode(text)
     if not difference(core, job, given):
         raise InvalidInput(field="payload", problem="is the same as before: redrive it as it is")
-    edit = change.edited(given, who, why)
+    edit = change.make_edit(given, who, why)
     if quoted(given, outside_texts(job)):
         edit = msgspec.structs.replace(edit, tainted=True)
-    return change.anew(merge(decode(job.changes_json), [edit]), None, None)
+    return change.fields_of_next_run(merge(decode(job.changes_json), [edit]), None, None)
 
 
 KEPT: Final = 200

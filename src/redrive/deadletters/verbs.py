@@ -206,7 +206,7 @@ def _redrive(asked: Asked) -> Transition:
 def _reassign(asked: Asked) -> Transition:
     """Another agent is another subject: no consent carries over."""
     agent = asked.words["agent"]
-    changed = change.anew(merge(decode(asked.job.changes_json), [SetAgent(agent)]), agent, None)
+    changed = change.fields_of_next_run(merge(decode(asked.job.changes_json), [SetAgent(agent)]), agent, None)
     return asked.able.again(asked.job, asked.now, asked.who, asked.why, changed)
 
 

@@ -30,7 +30,7 @@ from redrive.engine.verify import Verifier
 from redrive.engine.worker_registry import was_stopping
 from redrive.engine.workflow_steps import Workflows, is_step
 from redrive.errors import InvalidPayload, StoreError
-from redrive.failures.capture import bare, capture, signalled_itself, soft, timed_out
+from redrive.failures.capture import capture, capture_name, capture_own_signal, capture_timeout, find_soft_failure
 from redrive.failures.soft import NO_FAILURE
 from redrive.http.policy import HTTP_TASK
 from redrive.retries.preflight import FEW_IMAGES, surely_fits
@@ -188,7 +188,7 @@ class Attempts:
         except KeyboardInterrupt as odd:
             if self._is_the_persons(odd, state):
                 raise
-            return bare(error)
+            return capture_name(error)
 
     async def _settle_raised(self, error: BaseException, state: AttemptState) -> Commit | None:
         """Turn the exception that ended an attempt into a commit."""
@@ -197,12 +197,12 @@ class Attempts:
             return None
         if self._is_stopped(error, state):
             if state.signalled is not None:
-                return await settlement.failed(state, signalled_itself(state.signalled))
+                return await settlement.failed(state, capture_own_signal(state.signalled))
             return Commit((settlement.interrupted(state.job, sole=state.sole),))
         if isinstance(error, asyncio.CancelledError) and self._loop_ends(state):
             return await self._settle_with_the_loop(error, state)
         if isinstance(error, _TimedOut):
-            return await settlement.failed(state, timed_out(error.seconds))
+            return await settlement.failed(state, capture_timeout(error.seconds))
         signal = signal_in(error)
         if signal is not None:
             return await settlement.signalled(state, signal)
@@ -320,7 +320,7 @@ def inspected(handler: Handler, value: object, whose: str) -> Failure | None:
     """A returned value that says that it failed."""
     policy = handler.result_policy
     if policy is True:
-        return soft(value)
+        return find_soft_failure(value)
     if policy is False:
         return None
     try:
@@ -328,7 +328,7 @@ def inspected(handler: Handler, value: object, whose: str) -> Failure | None:
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the task has returned: its own result counts
         log.warning("%s: its result_policy failed: %r", whose, error)
         return None
-    return soft({"error": said} if isinstance(said, str) else said) if said else None
+    return find_soft_failure({"error": said} if isinstance(said, str) else said) if said else None
 
 
 class _TimedOut(Exception):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from redrive.core.budget import left
+from redrive.core.budget import compute_rest
 from redrive.core.effects import Verdict, in_words
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.store import Lease, Put, Store
@@ -118,7 +118,7 @@ class AttemptState(msgspec.Struct, eq=False):
     def budget_left(self) -> Budget | None:
         """What is left of the job's budget, the usage of this attempt taken off; None without a budget."""
         budget = self.job.options.budget
-        return left(budget, self.job, self.usage, self.clock.now()) if budget is not None else None
+        return compute_rest(budget, self.job, self.usage, self.clock.now()) if budget is not None else None
 
 
 running_attempt: ContextVar[AttemptState | None] = ContextVar("redrive_attempt", default=None)

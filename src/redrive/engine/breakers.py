@@ -31,25 +31,25 @@ from redrive.retries.breaker import (
     Breaker,
     FailureCounts,
     Window,
-    answered,
-    asked_of_all,
+    begin_probe,
     caller_of,
-    closed,
+    close_breaker,
+    describe_state,
+    fail_probe,
     from_elsewhere,
     host_of,
     key_of,
-    left_alone,
+    leave_alone,
     limited_key,
-    named,
-    opened,
+    name_of_key,
+    open_breaker,
     opens,
-    probe_failed,
-    probing,
-    releasing,
-    reopened,
-    shown_by,
-    trouble,
+    release_parked,
+    reopen,
+    shows_answer,
+    shows_recovery,
     verdict,
+    wait_for_all,
     waits,
     with_error,
 )
@@ -171,7 +171,9 @@ class Breakers:
                 return Proposal(about, self._parked(job, breaker, now))
             if breaker is None or judged == "run":
                 return Proposal(about, None)
-            return Proposal(about, None, puts=[BREAKER.put(key, probing(breaker, job.id, now), version)], done="probed")
+            return Proposal(
+                about, None, puts=[BREAKER.put(key, begin_probe(breaker, job.id, now), version)], done="probed"
+            )
 
         parked, _ = await decide_and_commit(self._store, decide)
         if parked is None:
@@ -179,12 +181,12 @@ class Breakers:
         return parked
 
     def _parked(self, job: Job, breaker: Breaker, now: float) -> Transition:
-        matter = trouble(breaker) if breaker.down else "was down until just now"
+        matter = describe_state(breaker) if breaker.down else "was down until just now"
         return lifecycle.held_back(
             job,
             now,
             because="circuit_open",
-            why=f"{named(breaker.key)} {matter} ({breaker.cause}); parked without using an attempt.",
+            why=f"{name_of_key(breaker.key)} {matter} ({breaker.cause}); parked without using an attempt.",
             recommendation=f"Nothing to do: it comes back by itself when {breaker.key} answers again.",
             held_for=breaker.key,
         )
@@ -194,14 +196,14 @@ class Breakers:
     ) -> tuple[str | None, bool]:
         """The key of the breaker that is open now, if this failure is about what was called; whether the job probed."""
         if not opens(failure, cause):
-            if answered(failure, cause):
+            if shows_answer(failure, cause):
                 await self.succeeded(job, handler, failure)  # it answered: the trouble is this job's own
             elif self._known:
                 await self.no_verdict(job)
             return None, False
         if not policy.breaker_after:
             return None, False
-        downstream, asked = downstream_of(job, handler), asked_of_all(failure, cause, policy.max_wait)
+        downstream, asked = downstream_of(job, handler), wait_for_all(failure, cause, policy.max_wait)
         limited = limited_key(downstream, failure) if asked else None
         if limited is not None and asked:
             async with self._counting:
@@ -219,14 +221,14 @@ class Breakers:
         now, probed = self._clock.now(), [each for each in self._known.values() if each[0].probe == job.id]
         for breaker, version in probed:
             if breaker.key != key:
-                await self._write(breaker.key, probe_failed(breaker, job.id, now), version)
+                await self._write(breaker.key, fail_probe(breaker, job.id, now), version)
         pause, release = policy.breaker_pause or 5.0, policy.breaker_release or 20.0
         before: Breaker | None = None
 
         def change(known: Breaker | None) -> Breaker:
             nonlocal before
             before = known
-            after = left_alone(key, job, failure, now, asked, pause=pause, release=release, before=before)
+            after = leave_alone(key, job, failure, now, asked, pause=pause, release=release, before=before)
             return known if known is not None and after == known else after
 
         after = await BREAKER.update(self._store, key, change)
@@ -238,7 +240,7 @@ class Breakers:
     def _tell_of_limit(self, before: Breaker | None, after: Breaker, job: Job, failure: Failure) -> None:
         """Once for each closing, not for each time that its end is put off."""
         if before is None or not before.down:
-            log.warning("%s %s (%s): its jobs are parked", after.key, trouble(after), failure.summary)
+            log.warning("%s %s (%s): its jobs are parked", after.key, describe_state(after), failure.summary)
             self._publish(OPENED, after, job)
 
     async def _count(
@@ -248,7 +250,7 @@ class Breakers:
         if known is not None and known[0].state != "closed":
             probed = known[0].probe == job.id
             if probed:
-                await self._write(key, probe_failed(known[0], job.id, now), known[1])
+                await self._write(key, fail_probe(known[0], job.id, now), known[1])
             return key, probed
         if key.startswith("group:"):
             self.counts.troubles.setdefault(job.task, set()).add(key)
@@ -257,7 +259,7 @@ class Breakers:
             return None, False
         self.counts.windows.pop(key, None)
         pause, release = policy.breaker_pause or 5.0, policy.breaker_release or 20.0
-        breaker = opened(key, cause.detail, job.id, now, pause=pause, release=release)
+        breaker = open_breaker(key, cause.detail, job.id, now, pause=pause, release=release)
         if await self._write(key, breaker, known[1] if known else 0):
             log.warning("%s is down (%s): its jobs are parked, a probe follows in %g s", key, failure.summary, pause)
             self._publish(OPENED, breaker, job)
@@ -281,7 +283,7 @@ class Breakers:
         for breaker in down:
             if answer is not None and from_elsewhere(breaker.key, answer):
                 await self.no_verdict(job)
-            elif shown_by(breaker, job):
+            elif shows_recovery(breaker, job):
                 await _spared(self.close(breaker.key), False)
         if key is not None and not down and key in await _spared(self._waited_for(), frozenset[str]()):
             await _spared(self._tell_waiting(key), None)
@@ -313,13 +315,13 @@ class Breakers:
         await self._look()
         found = self._known.get(job.held_for or "")
         if found is not None and found[0].state == "open":
-            await self._write(found[0].key, probing(found[0], job.id, self._clock.now()), found[1])
+            await self._write(found[0].key, begin_probe(found[0], job.id, self._clock.now()), found[1])
 
     async def no_verdict(self, job: Job) -> None:
         """A probe ended without having asked: the next one may."""
         for key, (breaker, version) in list(self._known.items()):
             if breaker.probe == job.id:
-                await _spared(self._write(key, reopened(breaker, self._clock.now()), version), False)
+                await _spared(self._write(key, reopen(breaker, self._clock.now()), version), False)
 
     async def close(self, key: str) -> bool:
         """It answers again, or a person says so: its jobs come back. False where it is not open."""
@@ -330,7 +332,7 @@ class Breakers:
             breaker, version = self._known.get(key, (None, 0))
             if breaker is None or breaker.state == "closed":
                 return Proposal(about, None)
-            after = BREAKER.put(key, closed(breaker, self._clock.now()), version)
+            after = BREAKER.put(key, close_breaker(breaker, self._clock.now()), version)
             return Proposal(about, breaker, puts=[after, self._answering(key, breaker.release)], done="closed")
 
         breaker, _ = await decide_and_commit(self._store, decide)
@@ -383,7 +385,7 @@ class Breakers:
     async def _probe(self, key: str, breaker: Breaker, version: int, parked: int) -> list[Transition]:
         """The oldest parked job is sent to see, once it is time and nobody else is under way."""
         if breaker.probe is not None and await self._vanished(breaker.probe):
-            breaker = reopened(breaker, self._clock.now())
+            breaker = reopen(breaker, self._clock.now())
             await self._write(key, breaker, version)
         if waits(breaker, self._clock.now()):
             return []  # not yet, or a probe is under way
@@ -402,7 +404,7 @@ class Breakers:
         if not parked:
             await self._write(key, None, version)
             return []
-        number, after = releasing(breaker, self._clock.now())
+        number, after = release_parked(breaker, self._clock.now())
         if number < 1 or not await self._write(key, after, version):
             return []
         return await self._lift(key, number, f"{key} answers again")

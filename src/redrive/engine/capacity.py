@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from redrive.core.bulkheads import Bulkheads, kept, share
+from redrive.core.bulkheads import Bulkheads, count_reserve, make_share
 from redrive.core.job import Job
 from redrive.core.policy import Policy, Rate
 from redrive.core.store import Wanted
@@ -139,13 +139,13 @@ class Slots:
         """What one queue or downstream may not take; None where nothing else could need it."""
         if self.total < 2:
             return None
-        queues = share(self.total, self.claimable, dict(self._by_queue))
-        downstreams = share(self.total, self._called(), dict(self._by_downstream))
+        queues = make_share(self.total, self.claimable, dict(self._by_queue))
+        downstreams = make_share(self.total, self._called(), dict(self._by_downstream))
         if queues is None and downstreams is None:
             return None
         deliveries = DELIVERIES & self.tasks if downstreams is not None else frozenset()
         own = frozenset(queue for queue, policy in policies.items() if policy.concurrency is not None)
-        return Bulkheads(self.free, kept(self.total), queues, downstreams, self.calls, deliveries, own)
+        return Bulkheads(self.free, count_reserve(self.total), queues, downstreams, self.calls, deliveries, own)
 
     @property
     def claimable(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.core import lifecycle
 from redrive.core.commit import commit_in_parts
-from redrive.core.consent import NO_SESSION, Grant, Wish, granted, wish_of
+from redrive.core.consent import NO_SESSION, Grant, Wish, find_grant, wish_of
 from redrive.core.documents import GRANT
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
@@ -71,7 +71,7 @@ class Consents:
     async def covers(self, job: Job, handler: Handler) -> bool:
         """Whether something that the job's session granted covers the job as it is now."""
         grants = await self.of(job.session_id or NO_SESSION)
-        return granted(grants, _wish(job, handler), self._clock.now()) is not None
+        return find_grant(grants, _wish(job, handler), self._clock.now()) is not None
 
     async def overlooked(self, registry: Registry) -> AsyncIterator[Job]:
         """Jobs held for a consent that is there: given while they were being held, or by one that died then."""
@@ -82,7 +82,7 @@ class Consents:
                 continue
             async for page in pages(self._store, msgspec.structs.replace(held, held_for=whose), PAGE, oldest=True):
                 for job in await self._store.get([job.id for job in page]):
-                    if granted(grants, _wish(job, registry.handlers.get(job.task)), self._clock.now()) is not None:
+                    if find_grant(grants, _wish(job, registry.handlers.get(job.task)), self._clock.now()) is not None:
                         yield job
 
 

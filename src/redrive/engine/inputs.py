@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.change import named
+from redrive.core.change import own_names
 from redrive.core.documents import BLOB
 from redrive.core.job import Job
 from redrive.core.payload import Blob, blob_from
@@ -92,7 +92,7 @@ class Inputs:
 
 def effective(job: Job, handler: Handler | None, registry: Registry) -> EffectiveInput:
     """The payload with the job's changes in it."""
-    names = named(job)
+    names = own_names(job)
     adapt = handler.adapt if handler else None
     return apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names)
 

@@ -11,7 +11,7 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.advice import RESOLVE, advise_unknown
 from redrive.core.budget import recent
-from redrive.core.change import anew
+from redrive.core.change import fields_of_next_run
 from redrive.core.documents import RESULT
 from redrive.core.effects import before_replay
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Usage
@@ -31,16 +31,16 @@ from redrive.engine.threads import asked_within
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.verify import LOOK_SECONDS, Verifier, keep
 from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
-from redrive.failures.capture import capture, lost, words_of
+from redrive.failures.capture import capture, capture_lost_lease, words_of
 from redrive.failures.classify import cause_of
 from redrive.failures.fingerprint import fingerprint
 from redrive.failures.safe_getattr import whole
 from redrive.retries.breaker import key_of
-from redrive.retries.changes import Change, CompressContext, Edit, can_take, dropped
+from redrive.retries.changes import Change, CompressContext, Edit, can_take, find_dropped
 from redrive.retries.comebacks import without_promise
 from redrive.retries.decision import Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.preflight import NotReady
-from redrive.retries.strategy import INTERRUPTED, decide, recognised, rest_after_interruption, undecided
+from redrive.retries.strategy import INTERRUPTED, decide, decide_by_count, recognise_loop, rest_after_interruption
 
 log = logging.getLogger("redrive.attempt")
 RESULT_INLINE = 256 * 1024
@@ -249,7 +249,7 @@ class Settlement:
             return decision if self._registry.summarise is None else await self._summarised(case, decision)
         except Exception as error:
             log.critical("job %s (%s): deciding failed", case.job.short_id, case.job.task, exc_info=True)
-            return undecided(case, capture(error).summary)
+            return decide_by_count(case, capture(error).summary)
 
     def unsettled(self, state: AttemptState, failure: Failure, error: BaseException) -> Transition:
         """End an attempt whose settling failed: slow and safe, and never a second try of what may have landed."""
@@ -257,7 +257,7 @@ class Settlement:
         cause = self._cause(job, handler, failure)
         case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
         problem = capture(error).summary if isinstance(error, Exception) else type(error).__name__
-        decision = undecided(case, problem)
+        decision = decide_by_count(case, problem)
         if handler.verifiable and not handler.idempotent:
             decision = HoldBack("outcome_unknown", f"It failed, and settling it failed, too: {problem}", RESOLVE)
         return self._transition(case, decision, fingerprint(failure, job.task, job.model), state)
@@ -282,7 +282,7 @@ class Settlement:
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool, ending: Ending = "died") -> Transition:
         """The worker is gone: there is nothing to ask and nothing to change."""
-        failure = lost(job.worker, ending)
+        failure = capture_lost_lease(job.worker, ending)
         cause = self._cause(job, handler, failure)
         idempotent = handler.idempotent if handler else False
         case = Case(
@@ -317,7 +317,7 @@ class Settlement:
 
     def _cause(self, job: Job, handler: Handler | None, failure: Failure) -> Cause:
         cause = self._registry.cause_of(failure, handler, job)
-        return recognised(cause, failure, recent(job)) if cause.category == "conditional" else cause
+        return recognise_loop(cause, failure, recent(job)) if cause.category == "conditional" else cause
 
     def _transition(self, case: Case, decision: Decision, group: str, state: AttemptState | None) -> Transition:
         job, failure = case.job, case.failure
@@ -401,7 +401,7 @@ class Settlement:
 
     async def _with_summary(self, case: Case, change: CompressContext) -> CompressContext:
         abilities, summarise = case.abilities, self._registry.summarise
-        text = dropped(case.input(), change.max_tokens, abilities.adapt, abilities.count)
+        text = find_dropped(case.input(), change.max_tokens, abilities.adapt, abilities.count)
         if text is None or summarise is None:
             return change
         try:
@@ -488,7 +488,9 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: 
     """A decision as the move that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint
-    changed = {} if isinstance(decision, HoldBack) else anew(decision.changes, decision.agent, decision.model)
+    changed = (
+        {} if isinstance(decision, HoldBack) else fields_of_next_run(decision.changes, decision.agent, decision.model)
+    )
     if isinstance(decision, RetryLater):
         return lifecycle.retried(
             job, now, run_at=now + decision.delay, allowed=case.allowed_with(decision.on_top), failure=failure,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from redrive.core.documents import ABSENT, WITNESS
-from redrive.core.effects import Effect, Verdict, seen, together, witness_path
+from redrive.core.effects import Effect, Verdict, combine_verdicts, read_verdict, witness_path
 from redrive.core.job import Job, Json
 from redrive.core.payload import encode_result, repr_of
 from redrive.core.redact import redact, redact_text
@@ -46,7 +46,7 @@ class Verifier:
         limit = manifest.timeout or LOOK_SECONDS
         found = {effect.name: await _seen(effect, payload, witness, inner, limit) for effect in manifest.effects}
         removing = frozenset(effect.name for effect in manifest.effects if effect.mode == "absent")
-        return Look(together(list(found.values())), found, removing, _kept_short(witness))
+        return Look(combine_verdicts(list(found.values())), found, removing, _kept_short(witness))
 
     async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
         """The operation whose effects count; its own where the inner one cannot be loaded."""
@@ -91,7 +91,7 @@ def nothing_landed(job: Job) -> list[Put]:
 
 async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
     try:
-        return seen(await asked_within(limit, effect.verify, dict(payload), witness), effect.mode)
+        return read_verdict(await asked_within(limit, effect.verify, dict(payload), witness), effect.mode)
     except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
         log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
         return "indeterminate"

@@ -21,7 +21,7 @@ from redrive.core.documents import RESULT, WORKFLOW
 from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Commit, Filter, Store
-from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, filled, judge
+from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, fill_references, judge
 from redrive.engine.attempt_state import AttemptState
 from redrive.engine.clock import Clock
 from redrive.engine.paging import pages
@@ -288,4 +288,4 @@ def _not_done(flow: Flow, step: FlowStep, jobs: Sequence[Job]) -> list[str]:
 def _filled(text: str | None, results: Mapping[str, Json], lost: Collection[str]) -> str | None:
     if text is None or '"$output"' not in text:
         return text
-    return msgspec.json.encode(filled(msgspec.json.decode(text), results, lost)).decode()
+    return msgspec.json.encode(fill_references(msgspec.json.decode(text), results, lost)).decode()

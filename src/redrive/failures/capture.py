@@ -38,9 +38,19 @@ from redrive.failures.http_answers import (
 )
 from redrive.failures.model_calls import in_application, names_a_model
 from redrive.failures.safe_getattr import attribute, clean, some, text_of, traits
-from redrive.failures.soft import soft
+from redrive.failures.soft import find_soft_failure
 
-__all__ = ["bare", "capture", "guarded", "lost", "qualified", "signalled_itself", "soft", "timed_out", "words_of"]
+__all__ = [
+    "capture",
+    "capture_lost_lease",
+    "capture_name",
+    "capture_own_signal",
+    "capture_timeout",
+    "find_soft_failure",
+    "guard_rule",
+    "qualified",
+    "words_of",
+]
 
 MESSAGE_LIMIT: Final = 2_000
 CHAIN_LIMIT: Final = 5
@@ -67,16 +77,16 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
             frames, source = _trace(_steps(error.__traceback__), FRAMES, TRACE_LIMIT)
             return Failure("exception", _types(kind), redact_text(words_of(error)), frames=frames, source=source)
         failure = _ErrorReader(time.time() if now is None else now).at(error, 0)
-        return _with_the_asked(failure, error) if reads_data(failure) else failure
+        return _mark_model_asked(failure, error) if reads_data(failure) else failure
     except KeyboardInterrupt:
         raise
     except BaseException as odd:  # noqa: BLE001 - an exception built to hurt is still a failure with a name
-        return _unreadable(error, odd)
+        return _capture_unreadable(error, odd)
 
 
-def _with_the_asked(failure: Failure, error: BaseException) -> Failure:
+def _mark_model_asked(failure: Failure, error: BaseException) -> Failure:
     """Add whether a model was asked: only for data that does not fit, whose meaning depends on it."""
-    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(_asked_in(link) for link in _chain(error))
+    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(_asks_in(link) for link in _chain(error))
     return msgspec.structs.replace(failure, model_asked=True) if asked else failure
 
 
@@ -86,7 +96,7 @@ def _shows_a_model(failure: Failure, depth: int) -> bool:
     return here or (depth > 0 and any(_shows_a_model(each, depth - 1) for each in wrapped))
 
 
-def _asked_in(error: BaseException) -> bool:
+def _asks_in(error: BaseException) -> bool:
     return any(names_a_model(at.tb_frame) for _, at in _steps(error.__traceback__))
 
 
@@ -106,12 +116,12 @@ def _only_says(error: BaseException) -> bool:
     return bare and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
 
 
-def bare(error: BaseException) -> Failure:
+def capture_name(error: BaseException) -> Failure:
     """The classes of an exception and nothing else, for one that raises when it is asked for more."""
     return Failure(_kind(error), _bare_types(type(error)), "<unreadable>")
 
 
-def _unreadable(error: BaseException, odd: BaseException) -> Failure:
+def _capture_unreadable(error: BaseException, odd: BaseException) -> Failure:
     """What is left of an exception that cannot be read in full: its classes, and its message if that works."""
     kind: Any = type(error)
     try:
@@ -119,7 +129,7 @@ def _unreadable(error: BaseException, odd: BaseException) -> Failure:
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - its name must do
-        return bare(error)
+        return capture_name(error)
 
 
 _MODEL_OPERATIONS: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream", "Converse", "ConverseStream"})
@@ -174,7 +184,7 @@ class _ErrorReader:
             sqlstate=_sqlstate(seen),
             headers=headers,
             retry_after=wait_of(error.after, self._now) if isinstance(error, Retry) else asked,
-            recommendation=_recommended(error) if isinstance(error, GiveUp) else None,
+            recommendation=_read_recommendation(error) if isinstance(error, GiveUp) else None,
             body=body_text(seen, bodies, response, message),
             codes=codes,
             rpc_code=rpc_code_of(seen),
@@ -199,14 +209,14 @@ class _ErrorReader:
         if not isinstance(error, BaseExceptionGroup) or depth >= CHAIN_LIMIT:
             return ()
         found = []
-        for member in _differing(error.exceptions):
+        for member in _choose_members(error.exceptions):
             if self._left <= 0:
                 break
             found.append(self.at(member, depth + 1))
         return tuple(found)
 
 
-def lost(worker: str | None, ending: Ending = "died") -> Failure:
+def capture_lost_lease(worker: str | None, ending: Ending = "died") -> Failure:
     """A lease ended while its job was running: a failure like any other."""
     said = f"{_ENDINGS[ending].format(worker=worker or 'unknown')} while it ran"
     return Failure("lease_expired", ("redrive.LeaseExpired",), said)
@@ -220,7 +230,7 @@ _ENDINGS: Final[dict[Ending, str]] = {
 }
 
 
-def signalled_itself(signal: str) -> Failure:
+def capture_own_signal(signal: str) -> Failure:
     """A task that told its own process to end, and had not ended when the worker did."""
     return Failure("interrupted", ("redrive.SignalledItself",), f"it sent {signal} to its own process")
 
@@ -232,11 +242,11 @@ def _kind(error: BaseException) -> Literal["signal", "exception", "interrupted"]
     return "exception" if isinstance(error, Exception | BaseExceptionGroup) else "interrupted"
 
 
-def timed_out(seconds: float) -> Failure:
+def capture_timeout(seconds: float) -> Failure:
     return Failure("timeout", ("builtins.TimeoutError",), f"still running after its timeout of {seconds:g} s")
 
 
-def guarded(name: str, rule: Rule, tell: Callable[[str, BaseException], None]) -> Rule:
+def guard_rule(name: str, rule: Rule, tell: Callable[[str, BaseException], None]) -> Rule:
     """A user's rule that can do no harm: when it raises or answers nonsense it is told of, and does not know."""
 
     def ask(failure: Failure) -> str | None:
@@ -249,13 +259,13 @@ def guarded(name: str, rule: Rule, tell: Callable[[str, BaseException], None]) -
             return None
         detail = known_detail(answer) if isinstance(answer, str) else None
         if detail is None:
-            tell(name, InvalidOption(field=name, problem=f"answered {_shown(answer)}, which is not a detail"))
+            tell(name, InvalidOption(field=name, problem=f"answered {_show(answer)}, which is not a detail"))
         return detail
 
     return ask
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     try:
         return clean(repr(value), 100)
     except Exception:  # noqa: BLE001 - a value whose repr raises still has a type
@@ -298,7 +308,7 @@ def words_of(said: object) -> str:
         return f"<{type.__dict__['__name__'].__get__(type(said))} without a readable message>"
 
 
-def _recommended(signal: GiveUp) -> str | None:
+def _read_recommendation(signal: GiveUp) -> str | None:
     return redact_text(words_of(signal.recommendation)) or None if signal.recommendation else None
 
 
@@ -331,7 +341,7 @@ def _cause(error: BaseException, seen: dict[str, Any]) -> BaseException | None:
     return None if error.__suppress_context__ else error.__context__
 
 
-def _differing(members: tuple[BaseException, ...]) -> list[BaseException]:
+def _choose_members(members: tuple[BaseException, ...]) -> list[BaseException]:
     """Some members of a group: one of each class first, so that the worst is among them."""
     chosen: dict[int, BaseException] = {}
     seen: set[int] = set()
@@ -468,7 +478,7 @@ def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tu
     """The places of the steps and the application's source lines, innermost first, within these limits."""
     frames: list[str] = []
     source: list[str | None] = []
-    for step in _chosen(steps, most):
+    for step in _choose_steps(steps, most):
         place = _place_of(step)
         line = _source_line(step[1].tb_frame.f_code.co_filename, step[1].tb_lineno) if _is_yours(step) else None
         room -= len(place) + len(line or "")
@@ -479,7 +489,7 @@ def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tu
     return tuple(frames), tuple(source)
 
 
-def _chosen(steps: list[Step], most: int) -> list[Step]:
+def _choose_steps(steps: list[Step], most: int) -> list[Step]:
     """The steps to keep, innermost first. Of a deep stack the innermost ones and the application's own are kept."""
     if len(steps) > most:
         yours = [number for number, step in enumerate(steps) if _is_yours(step)][-(most // 2) :] if most > 1 else []

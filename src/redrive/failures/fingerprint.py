@@ -30,11 +30,11 @@ _ALIKE: Final = str.maketrans(dict.fromkeys("23456789", "1"))
 
 def normalise(message: str) -> str:
     """The message without what differs from one occurrence to the next."""
-    return _normalised(message[:LENGTH].translate(_ALIKE))
+    return _replace_variables(message[:LENGTH].translate(_ALIKE))
 
 
 @lru_cache(maxsize=4096)
-def _normalised(message: str) -> str:
+def _replace_variables(message: str) -> str:
     return _VARIABLE.sub(_placeholder, message)
 
 
@@ -65,5 +65,5 @@ def _group(
     kind: str, message: str, code: str, status: int, task: str, model: str | None, frames: tuple[str, ...]
 ) -> str:
     places = tuple(frame.rpartition(":")[0] for frame in frames[:3])
-    parts = (kind, _normalised(message), normalise(code), status, task, model_family(model), places)
+    parts = (kind, _replace_variables(message), normalise(code), status, task, model_family(model), places)
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -159,11 +159,13 @@ def rpc_status_of(traits: Traits, types: tuple[str, ...]) -> str | None:
 
 def headers_of(traits: Traits, response: object) -> dict[str, str]:
     if isinstance(response, dict):
-        return _kept(item(item(response, "ResponseMetadata"), "HTTPHeaders"))
-    return _kept(traits.get("headers")) or (_kept(attribute(response, "headers")) if response is not None else {})
+        return _keep_headers(item(item(response, "ResponseMetadata"), "HTTPHeaders"))
+    return _keep_headers(traits.get("headers")) or (
+        _keep_headers(attribute(response, "headers")) if response is not None else {}
+    )
 
 
-def _kept(headers: object) -> dict[str, str]:
+def _keep_headers(headers: object) -> dict[str, str]:
     """The headers that say something about a retry, in lower case."""
     if headers is None or isinstance(headers, SCALARS):
         return {}
@@ -259,10 +261,10 @@ def wait_asked(
     found = header_wait(headers, now, limited=limited)
     if found is None:
         found = _google_wait(traits, bodies, message)
-    return _answered_wait(bodies, now) if found is None and limited else found
+    return _read_answered_wait(bodies, now) if found is None and limited else found
 
 
-def _answered_wait(bodies: list[dict[str, Any]], now: float) -> float | None:
+def _read_answered_wait(bodies: list[dict[str, Any]], now: float) -> float | None:
     """`retry_after` in the answer to a rate limit: at the top, in `error`, or in `parameters`."""
     for body in bodies:
         for owner in (body, _error_part(body), body.get("parameters")):

@@ -46,7 +46,7 @@ _MAY_WARN: Final = "code"
 
 
 @lru_cache(maxsize=1024)
-def _declared(kind: Any) -> frozenset[str]:
+def _list_telling(kind: Any) -> frozenset[str]:
     """The telling names that a class declares; all of them where it makes attributes up."""
     spaces = [vars(entry) for entry in kind.__mro__ if entry not in (object, BaseException, Exception)]
     if any("__getattr__" in space or isinstance(space.get("__getattribute__"), FunctionType) for space in spaces):
@@ -57,7 +57,7 @@ def _declared(kind: Any) -> frozenset[str]:
 def traits(error: BaseException) -> dict[str, Any]:
     """What an exception carries, by name: only what is there, each read once."""
     kind: Any = type(error)
-    names = _declared(kind)
+    names = _list_telling(kind)
     own = attribute(error, "__dict__")
     if isinstance(own, dict) and own:
         names = names.union(TELLING.intersection(own) if len(own) < 1_000 else TELLING)
@@ -123,13 +123,13 @@ def some(value: object) -> Iterator[Any]:
 def document(value: object) -> dict[str, Any] | None:
     """A JSON object, from a dict, from its text, or from a list of one."""
     if isinstance(value, str | bytes):
-        value = _decoded(value)
+        value = _decode(value)
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, dict) and value else None
 
 
-def _decoded(text: str | bytes) -> object:
+def _decode(text: str | bytes) -> object:
     if not 2 <= len(text) <= DOCUMENT_LIMIT or text[:1] not in ("{", "[", b"{", b"["):
         return None
     try:

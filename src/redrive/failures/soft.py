@@ -62,7 +62,7 @@ _STOPS: Final = {
 _TYPE: Final = ("redrive.SoftFailure",)
 
 
-def soft(value: object) -> Failure | None:
+def find_soft_failure(value: object) -> Failure | None:
     """What a returned value says went wrong; None for a success."""
     kind: Any = type(value)
     try:
@@ -73,7 +73,7 @@ def soft(value: object) -> Failure | None:
         told = attribute(value, "type")
         inner = attribute(value, "response") if isinstance(told, str) and told.startswith("response.") else None
         if inner is not None:
-            return soft(inner)  # the last event of a stream, with the whole answer in it
+            return find_soft_failure(inner)  # the last event of a stream, with the whole answer in it
         names = _fields(kind)
         return _judge({name: _plain_part(attribute(value, name)) for name in names}) if names else None
     except Exception:  # noqa: BLE001 - a value that cannot be read has a shape nobody knows: not a failure
@@ -121,14 +121,14 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
         redact_text(clean(message, 2_000)),
         status=status or http_status(item(value.get("error"), "status")),
         code=found[0] if found else None,
-        error_kind=text_of(value.get("error_kind"), 100) or _inner_kind(value) or kind or _declared(value),
+        error_kind=text_of(value.get("error_kind"), 100) or _inner_kind(value) or kind or _read_transient(value),
         codes=found,
         rpc_code=rpc_code_of(value),
-        retry_after=_wait(value),
+        retry_after=_read_wait(value),
     )
 
 
-def _wait(value: Mapping[str, Any]) -> float | None:
+def _read_wait(value: Mapping[str, Any]) -> float | None:
     """A span; an instant would need a clock, and results have none."""
     said = value.get("retry_after")
     return wait_of(item(value.get("error"), "retry_after") if said is None else said, 0.0)
@@ -138,7 +138,7 @@ def _inner_kind(value: Mapping[str, Any]) -> str | None:
     return text_of(item(value.get("error"), "error_kind"), 100)
 
 
-def _declared(value: Mapping[str, Any]) -> str | None:
+def _read_transient(value: Mapping[str, Any]) -> str | None:
     """A result may say whether it is worth another try."""
     transient = value.get("transient")
     if isinstance(transient, bool):
@@ -152,14 +152,14 @@ def _words(value: Mapping[str, Any], default: str) -> str:
     candidates = (
         error,
         error_message(value),
-        _shown(error) if error else None,
+        _show_error(error) if error else None,
         value.get("message"),
         value.get("result"),
     )
     return next((text.strip() for text in candidates if isinstance(text, str) and text.strip()), default)
 
 
-def _shown(error: object) -> str | None:
+def _show_error(error: object) -> str | None:
     try:
         return repr(error) if isinstance(error, dict | list) else str(error)
     except Exception:  # noqa: BLE001 - an error that cannot be shown is still one: the default text stands for it
@@ -181,7 +181,7 @@ def _no_success(value: Mapping[str, Any]) -> Failure | None:
     return _failure(_words(value, "the task returned success: false, without a message"), value)
 
 
-def _marked(value: Mapping[str, Any]) -> Failure | None:
+def _flagged_error(value: Mapping[str, Any]) -> Failure | None:
     """A tool's or an agent's result that is flagged as an error."""
     if value.get("is_error") is not True and value.get("isError") is not True:
         return None
@@ -219,7 +219,7 @@ def _status_word(value: Mapping[str, Any]) -> Failure | None:
     if status == "incomplete":
         reason = text_of(item(value.get("incomplete_details"), "reason"), 60)
         if reason is not None or value.get("object") == "response":
-            return _stopped(reason or "length", value)
+            return _judge_stop(reason or "length", value)
     if status == "failed" and value.get("object") == "response":
         return _failure(_words(value, "the model's response failed"), value)
     return None
@@ -234,7 +234,7 @@ def _error_event(value: Mapping[str, Any]) -> Failure | None:
     )
 
 
-def _stopped(reason: str, value: Mapping[str, Any]) -> Failure | None:
+def _judge_stop(reason: str, value: Mapping[str, Any]) -> Failure | None:
     kind = _STOPS.get(reason.lower())
     if kind is None:
         return None
@@ -248,7 +248,7 @@ def _first_stop(value: Mapping[str, Any]) -> Failure | None:
         for name in ("stop_reason", "stopReason", "finish_reason", "done_reason"):
             reason = text_of(owner.get(name), 60)
             if reason is not None:
-                return _stopped(reason, value)
+                return _judge_stop(reason, value)
     return None
 
 
@@ -256,14 +256,14 @@ def _choices(value: Mapping[str, Any]) -> Failure | None:
     """Chat completions and Gemini's candidates: a failure when none of them ended well."""
     answers = value.get("choices") or value.get("candidates")
     if not isinstance(answers, list) or not answers:
-        return _blocked(value)
-    found = [_ended(answer, value) for answer in answers[:10]]
+        return _judge_block(value)
+    found = [_judge_answer(answer, value) for answer in answers[:10]]
     return found[0] if all(failure is not None for failure in found) else None
 
 
-def _ended(answer: object, value: Mapping[str, Any]) -> Failure | None:
+def _judge_answer(answer: object, value: Mapping[str, Any]) -> Failure | None:
     reason = text_of(item(answer, "finish_reason") or item(answer, "finishReason"), 60)
-    failure = _stopped(reason, value) if reason else None
+    failure = _judge_stop(reason, value) if reason else None
     if failure is not None:
         return failure
     refusal = item(item(answer, "message"), "refusal")
@@ -288,7 +288,7 @@ def _refused_output(value: Mapping[str, Any]) -> Failure | None:
     return _failure(f"the model refused: {said}", value, "refusal")
 
 
-def _blocked(value: Mapping[str, Any]) -> Failure | None:
+def _judge_block(value: Mapping[str, Any]) -> Failure | None:
     feedback = value.get("prompt_feedback") or value.get("promptFeedback")
     reason = text_of(item(feedback, "block_reason") or item(feedback, "blockReason"), 60)
     return _failure(f"the prompt was blocked: {reason}", value, "refusal", reason) if reason else None
@@ -306,6 +306,15 @@ def _endless(value: Mapping[str, Any]) -> Failure | None:
 
 
 _LOOKS: Final[tuple[Callable[[Mapping[str, Any]], Failure | None], ...]] = (
-    _error_key, _error_event, _no_success, _marked, _kind_alone, _unverified, _status_word, _first_stop, _choices,
-    _refused_output, _endless,
-)  # fmt: skip
+    _error_key,
+    _error_event,
+    _no_success,
+    _flagged_error,
+    _kind_alone,
+    _unverified,
+    _status_word,
+    _first_stop,
+    _choices,
+    _refused_output,
+    _endless,
+)

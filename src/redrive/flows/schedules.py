@@ -27,7 +27,7 @@ from redrive.core.schedule import (
     due_slots,
     run_at,
     schedule_name,
-    skipped,
+    skip_all,
     slot_key,
     slot_text,
 )
@@ -196,7 +196,7 @@ class _Minded:
             return None  # it waits for its turn
         slots = slots_between(cron.line, cron.tz, mark.last, self._now, cron.cap + BEYOND)
         if earlier is not None:
-            return skipped(slots), f"{_listed(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
+            return skip_all(slots), f"{_listed(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
         due = due_slots(cron, slots, self._now)
         return due, _left_out(cron, due, slots)
 

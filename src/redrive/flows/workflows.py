@@ -22,11 +22,11 @@ from redrive.core.workflow import (
     Output,
     WorkflowStatus,
     check_references,
-    in_order,
+    order_steps,
     shape_of,
     status_of,
     step_id,
-    stored,
+    store_references,
     workflow_id,
 )
 from redrive.engine.workflow_steps import WHO, recommended
@@ -136,7 +136,7 @@ class Workflow:
         """
         task_name, options = _task_of(task)
         used: list[str] = []
-        payload = stored(self._bound(task_name, args, kwargs), used, self)
+        payload = store_references(self._bound(task_name, args, kwargs), used, self)
         step_name = self._free_name(name, task_name)
         prepared = self._prepare(self._enqueuer.plan(task_name, options), payload, len(used))
         waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
@@ -188,7 +188,7 @@ class Workflow:
         """Accept all of it durably, or nothing. With a key it is safe to repeat: the same workflow comes back."""
         optional_name("idempotency_key", idempotency_key, KEY_LIMIT)
         optional_name("session_id", session_id)
-        in_order({name: step.after for name, step in self._steps.items()})
+        order_steps({name: step.after for name, step in self._steps.items()})
         flow = self._flow(idempotency_key)
         known = await self._home.flows.flow(flow.id)
         if known is not None:

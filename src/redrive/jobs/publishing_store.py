@@ -20,7 +20,7 @@ from redrive.core.commit import commit
 from redrive.core.documents import INBOX, WAITING
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
-from redrive.core.notice import ESCALATED, Notice, escalates, escalation_for, notice_for, replaced_by, waiting_key
+from redrive.core.notice import ESCALATED, Notice, escalates, escalation_for, find_replaced, notice_for, waiting_key
 from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
 from redrive.engine.bus import Bus, BusEvent
 
@@ -135,7 +135,7 @@ def _drop_replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
     """Drops what the session was told before: that a job comes back, where it is now told how that ended."""
     jobs = {move.job.id: move.job for move in whole.transitions}
     told = [(one, jobs[one.job_id]) for one in notices if one.session_id is not None and one.job_id in jobs]
-    dropped = [(one, id) for one, job in told if (id := replaced_by(one, job)) is not None]
+    dropped = [(one, id) for one, job in told if (id := find_replaced(one, job)) is not None]
     return [INBOX.drop(f"{one.session_id}/{id}") for one, id in dropped]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from redrive.core.documents import RESULT
 from redrive.core.job import Job, State
-from redrive.core.outcome import death
+from redrive.core.outcome import describe_death
 from redrive.core.store import Event, Store
 from redrive.engine.bus import BusEvent
 from redrive.engine.settle import RESULT_APART
@@ -46,7 +46,7 @@ async def wait_for_result(core: Core, handle: JobHandle[Any], timeout: Seconds |
         raise TimeoutError(_explain_timeout(seen[0], limit)) from None
     if job.state is State.dead:
         raise JobDead(
-            f"{death(job)}. {job.recommendation}",
+            f"{describe_death(job)}. {job.recommendation}",
             job_id=job.id,
             reason=job.because or "",
             recommendation=job.recommendation,

@@ -28,10 +28,10 @@ from redrive.core.notice import (
     Notice,
     SentMessage,
     Waiting,
+    insert_words,
     is_recent,
     pause_after,
     plan,
-    spoken,
     with_words,
 )
 from redrive.core.redact import redact_text
@@ -340,7 +340,7 @@ class _Round:
         if not message.notice.quotes:
             return message
         jobs = await quoted_by(self._store, [message.notice])
-        text = spoken(message.text, message.notice.quotes, jobs)
+        text = insert_words(message.text, message.notice.quotes, jobs)
         return msgspec.structs.replace(message, text=text, notice=with_words(message.notice, jobs))
 
     def _keep(self, channel: str, state: ChannelState) -> None:

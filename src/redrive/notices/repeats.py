@@ -23,11 +23,11 @@ from redrive.core.repeats import (
     RepeatRule,
     SessionAction,
     Watched,
-    action_of,
-    in_words,
-    notice_of,
-    observed,
-    warning,
+    describe_loop,
+    identify_action,
+    observe,
+    warn_agent,
+    write_repeats_notice,
 )
 from redrive.engine.context import session_of
 from redrive.errors import InvalidInput, JobError, StoreError
@@ -71,7 +71,7 @@ class RepeatedActions:
             outcome = await made
         except InvalidInput as refused:
             if (loop := await self._observe(session, name, params, ok=False, job_id=None)) is not None:
-                refused.add_note(warning(loop, self.rule))
+                refused.add_note(warn_agent(loop, self.rule))
             raise
         return await self._judged(outcome, session, name, params)
 
@@ -92,7 +92,7 @@ class RepeatedActions:
         loop = await self._observe(session, task, params, ok=bool(outcome), job_id=outcome.operation_id)
         if loop is None:
             return outcome
-        said = f"{warning(loop, self.rule)} {outcome.message}"
+        said = f"{warn_agent(loop, self.rule)} {outcome.message}"
         return msgspec.structs.replace(outcome, message=said, repeats=loop.times)
 
     async def _observe(
@@ -101,7 +101,7 @@ class RepeatedActions:
         """Adds the action to the session's window; the loop it belongs to. A store that fails costs no answer."""
         if not self.rule.times or not isinstance(session, str):
             return None
-        action = SessionAction(action_of(task, params), ok)
+        action = SessionAction(identify_action(task, params), ok)
         if ok and session not in self._looping:
             self._remember(session, action)
             return None
@@ -123,7 +123,7 @@ class RepeatedActions:
         actions, now = [*self._fine.pop(session, ()), action], self._core.clock.now()
 
         def change(known: Watched | None) -> Watched:
-            return observed(known or Watched(), actions, task, self.rule, now)
+            return observe(known or Watched(), actions, task, self.rule, now)
 
         after = await REPEATS.update(self._core.store, session, change)
         loop = after.loop if after is not None else None
@@ -135,7 +135,7 @@ class RepeatedActions:
         return loop
 
     async def _tell(self, session: str, loop: ActionLoop, job_id: str | None) -> None:
-        notice = notice_of(session, loop, self.rule, job_id)
+        notice = write_repeats_notice(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
         what = "people will be told that a session repeats itself"
         await commit(self._core.store, puts=make_puts(notice), what=what)
@@ -145,7 +145,7 @@ class RepeatedActions:
         """Says which sessions repeat themselves now. It ends by itself once they do something else."""
         since = self._core.clock.now() - TOLD_FOR
         found = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._core.store)]
-        return [in_words(session, loop, self.rule) for session, loop in found if loop and loop.at >= since]
+        return [describe_loop(session, loop, self.rule) for session, loop in found if loop and loop.at >= since]
 
     async def forget(self, session: str) -> None:
         """Drops a session's window."""

@@ -21,14 +21,14 @@ from redrive.core.notice import (
     Message,
     Notice,
     Paged,
-    dealt_with,
-    page,
+    is_dealt_with,
     page_due,
     waiting_key,
     with_words,
+    write_page,
 )
-from redrive.core.outcome import shortened
-from redrive.core.pain import Pain, about
+from redrive.core.outcome import shorten_result
+from redrive.core.pain import Pain, read_subject
 from redrive.core.store import Filter, Store
 from redrive.core.view import Shown
 from redrive.engine.trusted_time import time_for_destroying
@@ -123,7 +123,7 @@ class Notices:
         if not page_due(letters, last.value if last else None, now, policy):
             return False
         groups = await core.store.groups(fingerprints=[name for name in letters if name])
-        notice = page(letters, groups, now, policy)
+        notice = write_page(letters, groups, now, policy)
         paged = PAGE.put(LAST, Paged(now, tuple(letters)), last.version if last else 0)
         puts = [paged, WAITING.put(waiting_key(notice), notice)]
         if await try_commit(core.store, puts=puts, what="a person was paged") is None:
@@ -224,7 +224,7 @@ class Notices:
         text = await read_result(self._core.store, job)
         if text is None and job.payload is None:
             return msgspec.structs.replace(notice, text=f"{notice.text} {NOT_LEFT}")
-        result, cut = shortened(msgspec.json.decode(text) if text else None, job.id)
+        result, cut = shorten_result(msgspec.json.decode(text) if text else None, job.id)
         return msgspec.structs.replace(notice, result=result, truncated=cut)
 
     # -- upkeep
@@ -260,7 +260,7 @@ def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[
         notice = message.notice
         if notice.severity:
             text = notice.text if message.count == 1 else f"{message.title}: {message.text}"
-            await send(Pain(message.kind, notice.queue, notice.severity, text, about(notice)))
+            await send(Pain(message.kind, notice.queue, notice.severity, text, read_subject(notice)))
         else:
             hurts = 1.0 if message.actionable else 0.5
             await send(Pain(message.kind, notice.queue, hurts, f"{message.title}: {message.text}"))
@@ -276,7 +276,7 @@ def _owed(notice: Notice) -> bool:
 def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
     """Whether somebody still has to do something, and about how many."""
     if not _owed(notice):
-        return msgspec.structs.replace(notice, settled=dealt_with(notice, job))
+        return msgspec.structs.replace(notice, settled=is_dealt_with(notice, job))
     number = owned.get((notice.session_id or "", notice.kind, notice.fingerprint), 0)
     more = f"{notice.text} {number} of this kind." if number > 1 else notice.text
     return msgspec.structs.replace(notice, settled=not number or notice.read_at is not None, text=more)

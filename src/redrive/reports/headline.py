@@ -11,7 +11,7 @@ from redrive.core.words import clipped, counted, number, plain
 from redrive.deadletters.group import GroupView
 from redrive.reports.needs import Need
 from redrive.reports.queue_numbers import QueueNumbers, returning
-from redrive.retries.breaker import Breaker, named
+from redrive.retries.breaker import Breaker, name_of_key
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ def standing(
         return Standing(_capitalised(needs[0].sentence), lead)
     said, back = _healing(queues), _returning(queues)
     if down:
-        title = _capitalised(f"{named(down[0].key)} is down: {plain(down[0].cause)}")
+        title = _capitalised(f"{name_of_key(down[0].key)} is down: {plain(down[0].cause)}")
         parts = (said, "They come back by themselves once it answers.", back, lately)
         return Standing(title, " ".join(filter(None, parts)))
     if healing := " ".join(filter(None, (said, back))):

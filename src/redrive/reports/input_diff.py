@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redrive.core.change import named
+from redrive.core.change import own_names
 from redrive.core.checks import MOST, check_range
 from redrive.core.job import Attempt, Job, Json
 from redrive.core.redact import redact
@@ -38,7 +38,7 @@ def difference(core: Core, job: Job, one: int, other: int, *, secrets: bool) -> 
 def _input(core: Core, job: Job, attempt: Attempt) -> Json:
     handler = core.registry.handlers.get(job.task)
     adapt, count = handler.adapt if handler else None, core.registry.count
-    return apply(job.arguments, decode(attempt.changes), adapt, count, names=named(attempt)).payload
+    return apply(job.arguments, decode(attempt.changes), adapt, count, names=own_names(attempt)).payload
 
 
 def _by_whom(one: Attempt, other: Attempt) -> list[str]:

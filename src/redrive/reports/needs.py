@@ -21,7 +21,7 @@ from redrive.core.view import Shown
 from redrive.core.words import counted, plain, span
 from redrive.deadletters.group import GroupView, suggest
 from redrive.reports.queue_numbers import QueueNumbers
-from redrive.retries.breaker import named
+from redrive.retries.breaker import name_of_key
 from redrive.scripts.cycle_history import Finding, FindingKind
 
 NeedKind = Literal[
@@ -561,7 +561,7 @@ def _parked(pile: Pile) -> Need:
     job, jobs = pile.sample, counted(pile.number, "parked job")
     whose = f"of {pile.groups} more tasks" if pile.groups > 1 else f"({job.task})"
     verb = "waits" if pile.number == 1 else "wait"
-    what = f"{jobs} {whose} {verb} for {named(job.held_for or '')}, and no live worker asks whether it is back"
+    what = f"{jobs} {whose} {verb} for {name_of_key(job.held_for or '')}, and no live worker asks whether it is back"
     return Need(
         "unattended",
         f"unattended:parked:{job.queue}/{job.task}",

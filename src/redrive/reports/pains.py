@@ -14,11 +14,11 @@ from redrive.core.commit import try_commit
 from redrive.core.documents import WAITING, Kept, Kind
 from redrive.core.job import State
 from redrive.core.notice import Notice, waiting_key
-from redrive.core.pain import Hurting, Pain, notice_of, over, told
+from redrive.core.pain import Hurting, Pain, notice_of, record_telling, write_end_notice
 from redrive.core.store import Filter, Put
 from redrive.engine.bus import BusEvent
 from redrive.reports.health import aching, downstreams, pains, sore
-from redrive.retries.breaker import Breaker, named
+from redrive.retries.breaker import Breaker, name_of_key
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -68,7 +68,7 @@ class Pains:
 
     async def tell(self, pain: Pain, known: Kept[Hurting] | None, now: float) -> bool:
         """Writes the pain into the outbox unless it was sent a moment ago. False if another process was faster."""
-        hurting = told(pain, known.value if known else None, now)
+        hurting = record_telling(pain, known.value if known else None, now)
         if hurting is None:
             return False
         notice = notice_of(pain, hurting)
@@ -89,8 +89,8 @@ class Pains:
         if kind != "downstream_down":
             await try_commit(self._core.store, puts=[put], what=f"{kept.key} was forgotten")
             return
-        message = f"{named(about)} answers again: its parked jobs come back"
-        if await self._written(put, over(kept.key, kept.value, message, now)):
+        message = f"{name_of_key(about)} answers again: its parked jobs come back"
+        if await self._written(put, write_end_notice(kept.key, kept.value, message, now)):
             self._publish("pain_over", "", now, {"kind": kind, "about": about, "message": message})
             log.warning("%s", message)
 

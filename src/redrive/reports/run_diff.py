@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from redrive.core.job import Json
-from redrive.retries.changes.difference import alike, same, stretches
+from redrive.retries.changes.difference import count_alike, same, stretches
 
 MOST: Final = 200
 """Differences that are listed."""
@@ -126,8 +126,8 @@ def _cut(text: str) -> str:
 def words(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Both texts in parts. Long stretches that are the same on both sides are left out but for their ends."""
     old, new = _WORD.findall(before), _WORD.findall(after)
-    head = alike(old, new)
-    tail = alike(old[head:][::-1], new[head:][::-1])
+    head = count_alike(old, new)
+    tail = count_alike(old[head:][::-1], new[head:][::-1])
     inner_old, inner_new = old[head : len(old) - tail], new[head : len(new) - tail]
     first, last = "".join(_ending(old[:head])), "".join(_start(old[len(old) - tail :]))
     left, right = _matched(inner_old, inner_new)

@@ -19,7 +19,7 @@ from redrive.core.commit import commit
 from redrive.core.documents import INVESTIGATED
 from redrive.core.job import Job, State, iso
 from redrive.core.notice import Message, Notice
-from redrive.core.pain import PAIN, Hurting, about
+from redrive.core.pain import PAIN, Hurting, read_subject
 from redrive.core.redact import redact_text
 from redrive.core.store import Filter
 from redrive.errors import KeyReused
@@ -88,7 +88,7 @@ class SignalActions:
         said = {
             "KIND": notice.kind,
             "QUEUE": notice.queue,
-            "ABOUT": about(notice),
+            "ABOUT": read_subject(notice),
             "SEVERITY": f"{notice.severity:g}",
             "MESSAGE": notice.text,
         }
@@ -134,7 +134,7 @@ class SignalActions:
             "severity": notice.severity,
             "message": notice.text,
             "since": iso(notice.at),
-            "about": about(notice),
+            "about": read_subject(notice),
         }
         return {
             "pain": pain,
@@ -159,7 +159,9 @@ class SignalActions:
         ]
         found = [job for chosen in filters for job in (await self._core.store.find(chosen, limit=ERRORS)).jobs]
         failed = [
-            breaker.job for breaker in await self._watch.breakers() if breaker.job and breaker.key == about(notice)
+            breaker.job
+            for breaker in await self._watch.breakers()
+            if breaker.job and breaker.key == read_subject(notice)
         ]
         found += [job for job in await self._core.store.get(failed) if job.error]
         return sorted({job.id: job for job in found}.values(), key=lambda job: (not job.error, -job.updated_at))[

@@ -80,11 +80,11 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
 BREAKER: Final = Kind[Breaker]("breaker", Breaker, unwritten=("error",))
 
 
-def opened(key: str, cause: str, job_id: str, now: float, *, pause: float, release: float) -> Breaker:
+def open_breaker(key: str, cause: str, job_id: str, now: float, *, pause: float, release: float) -> Breaker:
     return Breaker(key, "open", cause, now, pause, now + pause, release, job=job_id)
 
 
-def left_alone(
+def leave_alone(
     key: str,
     job: Job,
     failure: Failure,
@@ -139,27 +139,27 @@ def waits(breaker: Breaker, now: float) -> bool:
     return 0 < breaker.until - now <= max(breaker.pause, PROBE_LASTS, breaker.asked)
 
 
-def probing(breaker: Breaker, job_id: str, now: float) -> Breaker:
+def begin_probe(breaker: Breaker, job_id: str, now: float) -> Breaker:
     """This job tries, alone."""
     return msgspec.structs.replace(
         breaker, state="half_open", probe=job_id, probes=breaker.probes + 1, until=now + PROBE_LASTS
     )
 
 
-def probe_failed(breaker: Breaker, job_id: str, now: float) -> Breaker:
+def fail_probe(breaker: Breaker, job_id: str, now: float) -> Breaker:
     pause = min(breaker.pause * 2.0, LONGEST_PAUSE)
     return msgspec.structs.replace(
         breaker, state="open", probe=None, pause=pause, until=now + pause, job=job_id, asked=0.0
     )
 
 
-def reopened(breaker: Breaker, now: float) -> Breaker:
+def reopen(breaker: Breaker, now: float) -> Breaker:
     """The probe told nothing: the next may go at once, or when the time that was asked for is over."""
     until = max(now, min(breaker.since, now) + breaker.asked)
     return msgspec.structs.replace(breaker, state="open", probe=None, until=until)
 
 
-def shown_by(breaker: Breaker, job: Job) -> bool:
+def shows_recovery(breaker: Breaker, job: Job) -> bool:
     """Whether a success of the job shows that it answers again. What was under way when it asked to be left alone
     shows nothing: a limit lets through what began before."""
     return not breaker.asked or breaker.probe == job.id or (job.started_at or 0.0) > breaker.since
@@ -171,7 +171,7 @@ def opens(failure: Failure, cause: Cause) -> bool:
     return cause.detail in OPENING and not (cause.detail == "contention" and failure.status is not None)
 
 
-def answered(failure: Failure, cause: Cause) -> bool:
+def shows_answer(failure: Failure, cause: Cause) -> bool:
     """Whether a failure proves that what was called is there: it sent a status or a code, or a model's output."""
     if failure.kind == "signal":
         return False
@@ -193,18 +193,18 @@ def from_elsewhere(key: str, failure: Failure) -> bool:
     return provider != name if provider is not None else host is not None and name.partition(".")[0] not in host
 
 
-def closed(breaker: Breaker, now: float) -> Breaker:
+def close_breaker(breaker: Breaker, now: float) -> Breaker:
     """It answers again: parked jobs are let go from now on, at a bounded rate."""
     return msgspec.structs.replace(breaker, state="closed", probe=None, since=now, asked=0.0, callers=())
 
 
-def releasing(breaker: Breaker, now: float) -> tuple[int, Breaker]:
+def release_parked(breaker: Breaker, now: float) -> tuple[int, Breaker]:
     """How many parked jobs may go by now, and the breaker after that: each round twice as fast, up to a bound."""
-    number, faster = paced(breaker.release, breaker.since, now)
+    number, faster = compute_pace(breaker.release, breaker.since, now)
     return number, msgspec.structs.replace(breaker, since=now, release=faster)
 
 
-def paced(release: float, since: float, now: float) -> tuple[int, float]:
+def compute_pace(release: float, since: float, now: float) -> tuple[int, float]:
     """How many jobs a rate allows by now, and the rate of the next round: twice as fast, up to a bound."""
     number = int(release * max(0.0, now - since))
     return min(number, int(FASTEST_RELEASE)), min(release * 2.0, FASTEST_RELEASE)
@@ -212,17 +212,18 @@ def paced(release: float, since: float, now: float) -> tuple[int, float]:
 
 def in_words(breaker: Breaker, parked: int) -> str:
     """`host api.example.com:443 is down, 150 parked (network, since …)`."""
-    return f"{named(breaker.key)} {trouble(breaker)}, {parked} parked ({breaker.cause}, since {iso(breaker.since)})"
+    what = f"{name_of_key(breaker.key)} {describe_state(breaker)}"
+    return f"{what}, {parked} parked ({breaker.cause}, since {iso(breaker.since)})"
 
 
-def trouble(breaker: Breaker) -> str:
+def describe_state(breaker: Breaker) -> str:
     """What is the matter, as the rest of a sentence that begins with its name."""
     if not breaker.asked:
         return "is down"
     return f"asked to be left alone until {iso(breaker.since + breaker.asked)}"
 
 
-def named(key: str) -> str:
+def name_of_key(key: str) -> str:
     """A breaker's key as a sentence says it: `host:x:443` → `host x:443`."""
     kind, _, name = key.partition(":")
     return f"{kind} {name}" if kind in ("host", "model", "group", "provider") and name else key
@@ -281,17 +282,17 @@ def caller_of(job: Job) -> str:
     return f"{job.task} {job.model}" if job.model is not None else job.task
 
 
-def asked_of_all(failure: Failure, cause: Cause, max_wait: float | None) -> float | None:
+def wait_for_all(failure: Failure, cause: Cause, max_wait: float | None) -> float | None:
     """Seconds for which a rate limit asks everybody to stay away, at most `max_wait`; None where it does not."""
     if cause.detail != "rate_limited" or not cause.retry_after:
         return None
     statuses = [link.status for link in _chain(failure) if link.status is not None]
-    if statuses and not LIMITING.intersection(statuses) and not any(map(_spent, _chain(failure))):
+    if statuses and not LIMITING.intersection(statuses) and not any(map(_has_spent, _chain(failure))):
         return None
     return cause.retry_after if max_wait is None else min(cause.retry_after, max_wait)
 
 
-def _spent(failure: Failure) -> bool:
+def _has_spent(failure: Failure) -> bool:
     """Whether a header says that nothing remains of a limit."""
     named = [value.strip() for name, value in failure.headers.items() if "limit" in name and "remaining" in name]
     return "0" in named

@@ -15,7 +15,7 @@ from redrive.core.advice import COMES_BACK, for_a_person
 from redrive.core.documents import Kind
 from redrive.core.job import CYCLE, Job
 from redrive.core.policy import HOUR, Policy
-from redrive.retries.breaker import PROBE_LASTS, paced
+from redrive.retries.breaker import PROBE_LASTS, compute_pace
 from redrive.retries.decision import Bury, Case
 from redrive.retries.remedies import another_rung
 
@@ -55,15 +55,15 @@ def tries_for(category: str | None) -> int:
     return TRIES_OF_UNKNOWN if category == "unknown" else TRIES
 
 
-def planned(case: Case, decision: Bury) -> Bury:
+def plan_comeback(case: Case, decision: Bury) -> Bury:
     """The burial with the time at which the job comes back; into the manual lane where it does not."""
     if case.sitting == "cycle" or case.job.queue.startswith(CYCLE) or decision.because == "crash_loop":
         return decision  # a script's next cycle brings back its own; a crash loop has said when
     if not _may_return(case, decision):
-        return _for_a_person(decision, 0)
+        return _leave_to_person(decision, 0)
     times, used = times_for(case.policy, case.cause.category), case.job.comebacks
     if used >= len(times):
-        return _for_a_person(decision, used)
+        return _leave_to_person(decision, used)
     planned = case.now + _spread(times[used], case.chance)
     at = _not_before(case, decision, planned)
     about = times[used] if at == planned else at - case.now
@@ -96,7 +96,7 @@ def _advice(case: Case, decision: Bury) -> str:
     return f"{COMES_BACK}{decision.recommendation}"
 
 
-def _for_a_person(decision: Bury, used: int) -> Bury:
+def _leave_to_person(decision: Bury, used: int) -> Bury:
     why = f"{sentence(decision.why)} It came back by itself {_times(used)} and failed again." if used else decision.why
     advice = for_a_person(decision.recommendation, decision.because)
     return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=advice or "")
@@ -189,9 +189,9 @@ ANSWERS: Final = Kind[Answers]("answers", Answers)
 """Under a breaker's key: what dead letters wait for answers again."""
 
 
-def following(answers: Answers, now: float) -> tuple[int, Answers]:
+def release_followers(answers: Answers, now: float) -> tuple[int, Answers]:
     """How many of the others may follow by now, and what is kept after that."""
-    number, faster = paced(answers.release, answers.since, now)
+    number, faster = compute_pace(answers.release, answers.since, now)
     return number, msgspec.structs.replace(answers, since=now, release=faster)
 
 
@@ -219,7 +219,7 @@ def has_waited(job: Job, policy: Policy, now: float) -> bool:
     return place >= 0 and now - _died(job) >= SPREAD * times[place]
 
 
-def alike(policy: Policy, failed: Job) -> float:
+def window_of_alike(policy: Policy, failed: Job) -> float:
     """Seconds within which the times of two dead letters of a group count as one time, for the place just tried."""
     times = times_for(policy, failed.category)
     place = max(0, min(failed.comebacks, len(times)) - 1)
@@ -239,7 +239,7 @@ def asks_for(first: First, now: float) -> str | None:
     return first.waits_for if first.category == "transient" and now - first.at < PROBE_LASTS else None
 
 
-def same_trouble(job: Job, failed: Job, first: First) -> bool:
+def fails_alike(job: Job, failed: Job, first: First) -> bool:
     """Whether a dead letter would fail as the first one did: it is of its group, or the same ails what both call."""
     if job.fingerprint == first.fingerprint:
         return True

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.core.agents import AgentFleet
 from redrive.core.budget import recent
-from redrive.core.change import named
+from redrive.core.change import own_names
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Json, Lane, Usage
 from redrive.core.policy import Policy
 from redrive.retries.changes import Adapt, Change, Counter, apply, decode, estimate
@@ -173,7 +173,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     @property
     def names(self) -> frozenset[str]:
         """The job's own names that its task goes by."""
-        return named(self.job)
+        return own_names(self.job)
 
     def input(self) -> dict[str, Json]:
         """What the failed attempt ran with."""

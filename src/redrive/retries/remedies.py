@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.advice import ADVICE
-from redrive.core.change import named_in
+from redrive.core.change import read_names
 from redrive.retries.changes import (
     AddConstraint,
     AddInstruction,
@@ -64,10 +64,10 @@ def _model(case: Case) -> str | None:
     return found if isinstance(found, str) else case.abilities.model
 
 
-def _out_of_the_loop(case: Case, rung: int) -> list[Change]:
+def _leave_loop(case: Case, rung: int) -> list[Change]:
     other = case.abilities.fleet.other(_model(case), case.job.agent)
     agent = _alternate(case)
-    new: list[Change] = [_named(case), AddConstraint("Validate the answer against the schema before giving it.")]
+    new: list[Change] = [_name_mistake(case), AddConstraint("Validate the answer against the schema before giving it.")]
     new += [SetAgent(agent)] if agent else []
     return new + ([SetModel(other)] if other else [])
 
@@ -101,7 +101,7 @@ def _output_limit(case: Case) -> int | None:
 
 
 def _what_was_wrong(case: Case, rung: int) -> list[Change]:
-    return [_named(case)]
+    return [_name_mistake(case)]
 
 
 def _another_model(case: Case, rung: int) -> list[Change]:
@@ -109,7 +109,7 @@ def _another_model(case: Case, rung: int) -> list[Change]:
     return [SetModel(other)] if other else []
 
 
-def _named(case: Case) -> AddInstruction:
+def _name_mistake(case: Case) -> AddInstruction:
     """Our own name for what went wrong; what the failure said only where the queue allows it."""
     text = f"Attempt {case.failures} failed with {case.cause.detail}; do not repeat its answer."
     if not case.policy.quote_errors:
@@ -119,7 +119,7 @@ def _named(case: Case) -> AddInstruction:
 
 WAYS: Final[dict[str, Way]] = {
     "context_overflow": Way(10.0, _smaller_context, needs=(CompressContext, SetModel, Edit)),
-    "hallucination_loop": Way(60.0, _out_of_the_loop),
+    "hallucination_loop": Way(60.0, _leave_loop),
     "token_budget": Way(10.0, _shorter_answer),
     "invalid_output": Way(120.0, _what_was_wrong, blind=True),
     "model_confusion": Way(120.0, lambda case, rung: [], blind=True),
@@ -131,7 +131,7 @@ FOR_A_CALLER: Final = 1.0
 """Seconds before a changed try where a caller waits."""
 
 
-def changed(case: Case) -> Decision | None:
+def try_changed(case: Case) -> Decision | None:
     """Try again changed what heals only if something changes, on top of the attempts, until the rungs are used up."""
     cause = case.cause
     if cause.category != "conditional":
@@ -139,13 +139,13 @@ def changed(case: Case) -> Decision | None:
     way, rung = WAYS.get(cause.detail, OTHERWISE), case.seen(cause.detail) + 1
     if case.changed_tries >= (case.policy.rungs or 0) or (way.most is not None and rung > way.most):
         more = another_rung(case, rung) if _comeback_goes_on(case) else None
-        return _no_more_rungs(case) if more is None else _tried_changed(case, way, more, on_top=0)
+        return _no_more_rungs(case) if more is None else _retry_changed(case, way, more, on_top=0)
     new = _takeable(case, case.abilities.offer)
     if not new and (case.names or locate(case.input(), case.abilities.adapt) != NOWHERE):
         new = _takeable(case, way.plan(case, rung))
     if not way.blind and not any(isinstance(change, way.needs) for change in new):
         return _cannot_change(case)
-    return _tried_changed(case, way, new, on_top=1)
+    return _retry_changed(case, way, new, on_top=1)
 
 
 def _comeback_goes_on(case: Case) -> bool:
@@ -153,17 +153,17 @@ def _comeback_goes_on(case: Case) -> bool:
     return case.job.comebacks > 0 and case.failures < case.allowed
 
 
-def _tried_changed(case: Case, way: Way, new: Sequence[Change], *, on_top: int) -> RetryLater:
+def _retry_changed(case: Case, way: Way, new: Sequence[Change], *, on_top: int) -> RetryLater:
     cause = case.cause
     asked = min(cause.retry_after or 0.0, LONGEST_WAIT)
     wait = max(changed_wait(case, way), asked)
     strategy = "+".join(change_name(change) for change in new) or "once_more"
     return RetryLater(
         wait,
-        f"{cause.detail}: tried again in {wait:g} s, {_in_words(new)}{_no_alternate(case)}.",
+        f"{cause.detail}: tried again in {wait:g} s, {_changes_in_words(new)}{_no_alternate(case)}.",
         strategy,
         merge(decode(case.job.changes_json), new) if new else None,
-        *named_in(new),
+        *read_names(new),
         on_top=on_top,
         asked=asked,
     )
@@ -175,11 +175,11 @@ def another_rung(case: Case, rung: int) -> list[Change] | None:
     if way.most is not None and rung > way.most:
         return None
     if not new and (case.names or locate(case.input(), case.abilities.adapt) != NOWHERE):
-        new = _takeable(case, [change for change in way.plan(case, rung) if not _tried_model(case, change)])
+        new = _takeable(case, [change for change in way.plan(case, rung) if not _has_tried_model(case, change)])
     return new if way.blind or any(isinstance(change, way.needs) for change in new) else None
 
 
-def _tried_model(case: Case, change: Change) -> bool:
+def _has_tried_model(case: Case, change: Change) -> bool:
     models = {case.job.model, *(attempt.model for attempt in case.recent)}
     return isinstance(change, SetModel) and change.model in models
 
@@ -208,11 +208,11 @@ def change_name(change: Change) -> str:
     return str(type(change).__struct_config__.tag)
 
 
-def _in_words(changes: Sequence[Change]) -> str:
-    return ", ".join(_said(change) for change in changes) or "unchanged"
+def _changes_in_words(changes: Sequence[Change]) -> str:
+    return ", ".join(_change_in_words(change) for change in changes) or "unchanged"
 
 
-def _said(change: Change) -> str:
+def _change_in_words(change: Change) -> str:
     match change:
         case CompressContext():
             return f"with its context compressed to {change.max_tokens:,} tokens"

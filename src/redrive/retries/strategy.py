@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 from redrive.core.advice import ADVICE, RULE_ADVICE, advice_for, advise_landed, advise_unknown
-from redrive.core.budget import overspent
+from redrive.core.budget import find_overspent
 from redrive.core.job import CYCLE as CYCLE_QUEUE
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Lane
 from redrive.core.policy import HOUR, SAFE_DELAY, delay_after
-from redrive.retries.comebacks import RETURNING, planned
+from redrive.retries.comebacks import RETURNING, plan_comeback
 from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, HoldBack, RetryLater
-from redrive.retries.remedies import changed
+from redrive.retries.remedies import try_changed
 
 UNKNOWN_TRIES: Final = 3
 """An error nobody knows is tried again at most twice: it may heal, and it may not."""
@@ -60,21 +60,21 @@ Strategy = Callable[[Case], Decision | None]
 def decide(case: Case) -> Decision:
     """The one retry-or-bury rule."""
     if case.probes:
-        return _still_down(case)
+        return _park_probe(case)
     for strategy in _strategies(case):
         decision = strategy(case)
         if decision is not None:
-            return _with_comeback(case, _spared(case, decision))
+            return _add_comeback(case, _spare(case, decision))
     return _backoff(case)
 
 
-def _with_comeback(case: Case, decision: Decision) -> Decision:
+def _add_comeback(case: Case, decision: Decision) -> Decision:
     """A dead letter whose cause may heal by itself comes back by itself, while its age and its budget allow it."""
     if not isinstance(decision, Bury):
         return decision
-    if decision.because in RETURNING and (over := _too_old(case) or _over_budget(case)) is not None:
+    if decision.because in RETURNING and (over := _if_too_old(case) or _if_over_budget(case)) is not None:
         return over
-    return planned(case, decision)
+    return plan_comeback(case, decision)
 
 
 def _strategies(case: Case) -> tuple[Strategy, ...]:
@@ -85,7 +85,7 @@ def _strategies(case: Case) -> tuple[Strategy, ...]:
     return PLAIN if case.policy.strategy == "plain" else CATEGORIZED
 
 
-def _spared(case: Case, decision: Decision) -> Decision:
+def _spare(case: Case, decision: Decision) -> Decision:
     """What it calls is down for everybody: that is no reason to bury one after the other. One try is left to each."""
     if case.breaker is None or not isinstance(decision, Bury) or decision.because != "attempts_exhausted":
         return decision
@@ -100,7 +100,7 @@ def _spared(case: Case, decision: Decision) -> Decision:
     )
 
 
-def _still_down(case: Case) -> Decision:
+def _park_probe(case: Case) -> Decision:
     """It was sent to see whether what it calls answers again. It does not: nothing of this is the job's fault."""
     after = case.cause.retry_after if case.cause.detail == "rate_limited" else None
     what = f"asked to wait {after:g} s more" if after else "is still down"
@@ -113,7 +113,7 @@ def _still_down(case: Case) -> Decision:
     )
 
 
-def undecided(case: Case, problem: str) -> Decision:
+def decide_by_count(case: Case, problem: str) -> Decision:
     """Deciding failed: slow and safe, and at the cap a dead letter."""
     if case.failures < case.allowed:
         return RetryLater(SAFE_DELAY, f"Deciding failed ({problem}): again in {SAFE_DELAY:g} s.", "undecided")
@@ -124,7 +124,7 @@ def undecided(case: Case, problem: str) -> Decision:
     )
 
 
-def recognised(cause: Cause, failure: Failure, history: Sequence[Attempt]) -> Cause:
+def recognise_loop(cause: Cause, failure: Failure, history: Sequence[Attempt]) -> Cause:
     """Recognises a loop: the same wrong output, or the same validator's complaint, for the third time.
 
     `history` are the attempts since a person last brought the job back: that person may have changed what was wrong.
@@ -146,7 +146,7 @@ def _same_output(one: Failure, other: Failure) -> bool:
 # ---- strategies: each decides, or leaves it to the next
 
 
-def _lost(case: Case) -> Decision | None:
+def _if_lost(case: Case) -> Decision | None:
     """Decide about a job that lost its worker. What happened to the worker from outside is not the job's fault.
 
     A worker that died beside other jobs is counted as a crash for each of them; a job with two of them runs alone.
@@ -165,13 +165,13 @@ def _lost(case: Case) -> Decision | None:
     if not counts:
         return RetryLater(0.0, f"{what} while it ran: no fault of the job.", "run_again", costs_attempt=False)
     if case.alone:
-        return _died_alone(case, what)
+        return _decide_death_alone(case, what)
     next_one = case.job.crashes + 1
     alone = " The next run is alone in its process." if next_one >= CRASHES_BEFORE_ALONE else ""
     return RetryLater(0.0, f"{what} (crash {next_one}).{alone}", "run_again", costs_attempt=False, crashed=True)
 
 
-def _died_alone(case: Case, what: str) -> Decision:
+def _decide_death_alone(case: Case, what: str) -> Decision:
     """Wait longer after each death, once in the delayed lane, then leave the job to a person.
 
     A kill from outside looks like a job that uses up all memory; after a wait the next kill hardly hits the same job.
@@ -226,17 +226,17 @@ def _ordinal(number: int) -> str:
     return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
-def _released(case: Case) -> Decision | None:
+def _if_released(case: Case) -> Decision | None:
     """Drained or shut down by its own framework: nothing failed, so no attempt is used. It waits as after a failure."""
     if case.cause.detail != "released":
         return None
     wait = max(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
-    return _too_old(case) or RetryLater(
+    return _if_too_old(case) or RetryLater(
         wait, f"Given back: {case.failure.summary}. Again in {wait:.1f} s.", "released", costs_attempt=False
     )
 
 
-def _met_our_limit(case: Case) -> Decision | None:
+def _if_own_limits(case: Case) -> Decision | None:
     """The process that ran it was out of descriptors or space: no attempt of the job is used, for a limited time.
 
     The limit is there because a task may itself be what uses them up; such a job must end as a dead letter.
@@ -246,10 +246,10 @@ def _met_our_limit(case: Case) -> Decision | None:
         return None
     wait = min(LONGEST_ROOM, FIRST_ROOM * 2.0 ** min(seen, 10)) * (0.75 + case.chance / 2)
     why = f"A limit of this machine, not of the job: {case.failure.summary}. No attempt is used. Again in {wait:.1f} s."
-    return _too_old(case) or _over_budget(case) or RetryLater(wait, why, "waited_for_room", costs_attempt=False)
+    return _if_too_old(case) or _if_over_budget(case) or RetryLater(wait, why, "waited_for_room", costs_attempt=False)
 
 
-def _gave_up(case: Case) -> Decision | None:
+def _if_gave_up(case: Case) -> Decision | None:
     if case.cause.detail != "gave_up":
         return None
     return Bury(
@@ -260,7 +260,7 @@ def _gave_up(case: Case) -> Decision | None:
     )
 
 
-def _suspended(case: Case) -> Decision | None:
+def _if_suspended(case: Case) -> Decision | None:
     """The task waits for an approval or an answer: nothing failed."""
     if case.cause.detail != "suspended":
         return None
@@ -271,7 +271,7 @@ def _suspended(case: Case) -> Decision | None:
     )
 
 
-def _uncertain(case: Case) -> Decision | None:
+def _if_uncertain(case: Case) -> Decision | None:
     """The call was made and nobody knows whether it landed: only idempotent tasks may repeat it."""
     if case.cause.detail != "outcome_unknown" or case.idempotent:
         return None
@@ -282,7 +282,7 @@ def _uncertain(case: Case) -> Decision | None:
     )
 
 
-def _left_to_people(case: Case) -> Decision | None:
+def _if_manual(case: Case) -> Decision | None:
     if not case.manual:
         return None
     return Bury(
@@ -293,7 +293,7 @@ def _left_to_people(case: Case) -> Decision | None:
     )
 
 
-def _too_old(case: Case) -> Decision | None:
+def _if_too_old(case: Case) -> Decision | None:
     now = case.now if case.trusted_now is None else case.trusted_now
     age, max_age = age_of(case.job, now), case.policy.max_age
     if max_age is None or age is None or age <= max_age:
@@ -313,7 +313,7 @@ def too_old_words(age: float, max_age: float) -> tuple[str, str]:
     )
 
 
-def _exhausted(case: Case) -> Decision | None:
+def _if_exhausted(case: Case) -> Decision | None:
     """Bury what failed as often as it may. A failure that a change can heal has changed tries on top of those."""
     if case.failures < case.allowed or _may_change(case):
         return None
@@ -332,10 +332,10 @@ def _may_change(case: Case) -> bool:
     return case.cause.category == "conditional" and by_category and not case.runs_once
 
 
-def _over_budget(case: Case) -> Decision | None:
+def _if_over_budget(case: Case) -> Decision | None:
     """All attempts together may spend so much and no more."""
     budget = case.job.options.budget
-    over = overspent(budget, case.job, case.usage, case.now) if budget is not None else None
+    over = find_overspent(budget, case.job, case.usage, case.now) if budget is not None else None
     if over is None:
         return None
     return Bury(
@@ -345,12 +345,12 @@ def _over_budget(case: Case) -> Decision | None:
     )
 
 
-def _permanent(case: Case) -> Decision | None:
+def _if_permanent(case: Case) -> Decision | None:
     if case.cause.category != "permanent":
         return None
     lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
     found = f"{case.failure.summary} is {case.cause.detail}"
-    otherwise = _told_otherwise(case)
+    otherwise = _option_to_retry(case)
     if otherwise.startswith(("a ", "an ")):
         otherwise = f"A{otherwise[1:]}"  # it begins a sentence; an option is spelled as it is
     return Bury(
@@ -362,17 +362,17 @@ def _permanent(case: Case) -> Decision | None:
     )
 
 
-def _unknown(case: Case) -> Decision | None:
+def _if_unknown(case: Case) -> Decision | None:
     if case.cause.category != "unknown" or case.idempotent:
         return None
-    tries = case.failures if case.job.fresh_from == 0 else len(_failed(case.recent)) + 1
+    tries = case.failures if case.job.fresh_from == 0 else len(_list_failed(case.recent)) + 1
     tries -= case.changed_tries  # those are on top
     name = case.failure.error_class
     if case.effects:
         return Bury(
             "permanent",
             f"Not retried: {name} is not known to heal, and the task has effects that a retry might repeat.",
-            f"{advise_landed(case.effects_seen)} idempotent=True or {_told_otherwise(case)} on it would retry it.",
+            f"{advise_landed(case.effects_seen)} idempotent=True or {_option_to_retry(case)} on it would retry it.",
         )
     if tries < UNKNOWN_TRIES:
         return None
@@ -380,11 +380,11 @@ def _unknown(case: Case) -> Decision | None:
         "not_known_to_heal",
         f"Not retried further: {name} is not known to heal.",
         RULE_ADVICE.get(case.cause.rule)
-        or f"Add {_told_otherwise(case)}, {_given_up(case)} or idempotent=True to the task; then redrive.",
+        or f"Add {_option_to_retry(case)}, {_option_to_give_up(case)} or idempotent=True to the task; then redrive.",
     )
 
 
-def _told_otherwise(case: Case) -> str:
+def _option_to_retry(case: Case) -> str:
     """The option by which the task could say that this heals."""
     if case.job.task.startswith("redrive."):
         return "a rule of your own ([[rules]] in redrive.toml)"
@@ -393,15 +393,15 @@ def _told_otherwise(case: Case) -> str:
     return f"retry_on=({case.failure.error_class},)"
 
 
-def _given_up(case: Case) -> str:
+def _option_to_give_up(case: Case) -> str:
     return f"give_up_on=({case.failure.error_class},)" if case.failure.kind == "exception" else "redrive.GiveUp"
 
 
-def _failed(attempts: Iterable[Attempt]) -> list[Attempt]:
+def _list_failed(attempts: Iterable[Attempt]) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.outcome == "failed"]
 
 
-def _told_to_wait_long(case: Case) -> Decision | None:
+def _if_told_to_wait_long(case: Case) -> Decision | None:
     """A server asked for a wait that nothing should be kept in the queue for: the job comes back at that time."""
     after = case.cause.retry_after
     if after is None or after <= case.max_wait or case.failure.kind == "signal":
@@ -416,7 +416,7 @@ def _told_to_wait_long(case: Case) -> Decision | None:
     )
 
 
-def _told_when(case: Case) -> Decision | None:
+def _if_told_when(case: Case) -> Decision | None:
     """The failure said when to come back: the task's own word counts as it is, a server's up to max_wait.
 
     A server hears of many at once: they come a little later than it asked, never earlier. The time it asked for makes
@@ -447,7 +447,7 @@ def _backoff(case: Case) -> Decision:
 # ---- where somebody waits
 
 
-def _immediate(case: Case) -> Decision | None:
+def _retry_on_the_spot(case: Case) -> Decision | None:
     """On the spot, for what heals at once, at most three tries in all."""
     if case.cause.category != "transient" or case.cause.heals != "at_once" or case.failure.kind == "lease_expired":
         return None
@@ -458,10 +458,10 @@ def _immediate(case: Case) -> Decision | None:
     return RetryLater(wait, why, "on_the_spot", tier="immediate")
 
 
-def _diverted(case: Case) -> Decision:
+def _divert(case: Case) -> Decision:
     """A script does not wait: what may heal comes back in the next cycle, the rest needs eyes."""
     cause = case.cause
-    differently = changed(case) if cause.category == "conditional" else None
+    differently = try_changed(case) if cause.category == "conditional" else None
     if cause.category == "transient" or isinstance(differently, RetryLater):
         retry = differently if isinstance(differently, RetryLater) else None
         return Bury(
@@ -479,28 +479,34 @@ def _diverted(case: Case) -> Decision:
     return Bury(
         "diverted",
         f"Not tried again: {case.failure.summary} is not known to heal by waiting.",
-        f"Look at it, then redrive it. {_told_otherwise(case)} would bring it back in the next cycle.",
+        f"Look at it, then redrive it. {_option_to_retry(case)} would bring it back in the next cycle.",
     )
 
 
 _ENDS: Final[tuple[Strategy, ...]] = (
-    _lost,
-    _released,
-    _met_our_limit,
-    _gave_up,
-    _suspended,
-    _uncertain,
-    _left_to_people,
-    _exhausted,
-    _too_old,
-    _over_budget,
+    _if_lost,
+    _if_released,
+    _if_own_limits,
+    _if_gave_up,
+    _if_suspended,
+    _if_uncertain,
+    _if_manual,
+    _if_exhausted,
+    _if_too_old,
+    _if_over_budget,
 )
-_BY_CATEGORY: Final[tuple[Strategy, ...]] = (_permanent, _unknown, _told_to_wait_long, changed, _told_when)
+_BY_CATEGORY: Final[tuple[Strategy, ...]] = (
+    _if_permanent,
+    _if_unknown,
+    _if_told_to_wait_long,
+    try_changed,
+    _if_told_when,
+)
 CATEGORIZED: Final[tuple[Strategy, ...]] = (*_ENDS, *_BY_CATEGORY)
-PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _told_to_wait_long, _told_when)
+PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _if_told_to_wait_long, _if_told_when)
 """`strategy = "plain"`: every failure is retried until the attempts are used up."""
-CALL: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, *_BY_CATEGORY)
-CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _told_to_wait_long, _told_when)
+CALL: Final[tuple[Strategy, ...]] = (*_ENDS, _retry_on_the_spot, *_BY_CATEGORY)
+CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _retry_on_the_spot, _if_told_to_wait_long, _if_told_when)
 """Where a caller waits: a few tries on the spot first."""
-CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _immediate, _permanent, _diverted)
+CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _retry_on_the_spot, _if_permanent, _divert)
 """In a script's cycle: a few tries on the spot, then the delayed lane or a person."""

@@ -25,7 +25,7 @@ import msgspec
 
 from redrive.core.commit import try_commit
 from redrive.core.documents import Kept
-from redrive.core.notice import stale
+from redrive.core.notice import write_stale_notice
 from redrive.core.payload import encode
 from redrive.core.policy import Policy
 from redrive.engine.bus import BusEvent
@@ -251,7 +251,9 @@ class _CycleWork:
             BusEvent("stale_failure", self.queue, self._core.clock.now(), note.job, note.task, data=data)
         )
         told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
-        notice = stale(note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts)
+        notice = write_stale_notice(
+            note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts
+        )
         await try_commit(self._core.store, puts=[told, *make_puts(notice)], what=f"people will be told of {self.name}")
 
     async def _prune(self) -> None:

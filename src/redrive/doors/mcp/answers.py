@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from redrive.core.job import Job, Json, State, iso
 from redrive.core.outcome import INLINE, Outcome, unknown_outcome
-from redrive.core.tokens import signed
+from redrive.core.tokens import compose_signature
 from redrive.doors.mcp.sessions import current_caller
 from redrive.doors.mcp.wording import NOTE, Wording, as_text, without_none
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, RedriveError, StaleJob, StoreBusy, StoreError
@@ -56,7 +56,7 @@ class Desk:
     @property
     def who(self) -> str:
         """Who moves a job, for its timeline: the name of the token, if it has one, and the session."""
-        return signed(current_caller.get().name, f"mcp, session {self.session}" if self.session else "mcp")
+        return compose_signature(current_caller.get().name, f"mcp, session {self.session}" if self.session else "mcp")
 
     def require_session(self) -> str:
         """Return the session, or raise InvalidInput if there is none."""

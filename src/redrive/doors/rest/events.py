@@ -17,7 +17,7 @@ from redrive.doors.rest.answers import Instant, answer
 from redrive.doors.rest.inputs import RequestFields, Words
 from redrive.doors.rest.route import ApiRequest, Routes
 from redrive.doors.web.feed import MEDIA, Stream
-from redrive.retries.breaker import Breaker, named, trouble
+from redrive.retries.breaker import Breaker, describe_state, name_of_key
 
 if TYPE_CHECKING:
     from redrive.doors.web.feed import Tick
@@ -78,8 +78,8 @@ def write_move(event: Event) -> dict[str, Any]:
 def write_breaker(breaker: Breaker) -> dict[str, Any]:
     """Writes a breaker that opened or closed as a CloudEvent; it is sent under the name `breaker`."""
     what = "opened" if breaker.down else "closed"
-    parked = f"{trouble(breaker)}: its jobs are parked"
-    message = f"{named(breaker.key)} {parked if breaker.down else 'answers again: its parked jobs come back'}"
+    parked = f"{describe_state(breaker)}: its jobs are parked"
+    message = f"{name_of_key(breaker.key)} {parked if breaker.down else 'answers again: its parked jobs come back'}"
     data = {"breaker": breaker.key, "state": breaker.state, "cause": breaker.cause, "message": message}
     id = f"{breaker.key}.{what}.{iso(breaker.since) or ''}"
     return _envelope(id, f"breaker.{what}", breaker.key, breaker.since, data)

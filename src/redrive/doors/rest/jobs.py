@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Budget, OnLost, Priority, State
-from redrive.core.outcome import death
+from redrive.core.outcome import describe_death
 from redrive.core.redact import redact
 from redrive.core.view import view
 from redrive.doors.rest.answers import (
@@ -252,7 +252,7 @@ async def show_result(request: ApiRequest) -> Any:
     """Gives the whole result of a job; 202 while the job has not ended, 409 where it ended otherwise."""
     job = await request.rd.jobs.get(request.id)
     if job.state is State.dead:
-        raise JobDead(death(job), job_id=job.id, reason=job.because or "", recommendation=job.recommendation)
+        raise JobDead(describe_death(job), job_id=job.id, reason=job.because or "", recommendation=job.recommendation)
     if job.state in (State.discarded, State.purged):
         raise JobDiscarded(f"job {job.short_id} was {job.state}", job_id=job.id)
     if job.state is not State.done:

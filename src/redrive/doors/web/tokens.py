@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from redrive.core.tokens import MOST_COOKIES, OWNER, Caller, Role, Token, cookie_of, holder
+from redrive.core.tokens import MOST_COOKIES, OWNER, Caller, Role, Token, cookie_of, find_holder
 from redrive.doors.web.problems import Problem, problem
 from redrive.errors import ConfigError, RedriveError
 
@@ -193,7 +193,7 @@ class _NamedTokens:
 
     async def find(self, secret: bytes, *, cookie: bool = False) -> Caller | None:
         known, now = await self._list.read(), self._tokens.now()
-        token = holder(known, secret, now, cookie=cookie)
+        token = find_holder(known, secret, now, cookie=cookie)
         if token is None:
             return None
         self._note_use(token, now)

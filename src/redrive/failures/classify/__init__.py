@@ -57,7 +57,7 @@ def _retry_after(failure: Failure) -> float | None:
 def classify(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
     """What a failure means. `first` are the user's own rules (retry_on, give_up_on, …); they go before ours."""
     for name, rule in first:
-        detail = _asked(rule, failure)
+        detail = _ask_rule(rule, failure)
         if detail is not None:
             return cause_of(detail, name, failure)
     for name, rule in OF_THE_WHOLE if failure.members else RULES:
@@ -88,7 +88,7 @@ def reads_data(failure: Failure, depth: int = 6) -> bool:
     return depth > 0 and any(reads_data(each, depth - 1) for each in wrapped)
 
 
-def _asked(rule: Rule, failure: Failure) -> str | None:
+def _ask_rule(rule: Rule, failure: Failure) -> str | None:
     """What somebody else's rule says; one that raises or speaks nonsense does not know. `guarded` reports it."""
     try:
         detail = rule(failure)

@@ -553,7 +553,7 @@ def package_of(name: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first in _SHARED_PACKAGES else _TWINS.get(first, first)
 
 
-def moved(name: str) -> str:
+def name_in_package(name: str) -> str:
     """Package and class alone: what stays when a library moves a class to another module."""
     return f"{package_of(name)} {name.rpartition('.')[2]}"
 
@@ -562,7 +562,7 @@ def _index(table: Mapping[str, str]) -> dict[str, str]:
     found = {canonical(name): detail for name, detail in table.items()}
     by_package: dict[str, set[str]] = {}
     for name, detail in table.items():
-        by_package.setdefault(moved(name), set()).add(detail)
+        by_package.setdefault(name_in_package(name), set()).add(detail)
     return found | {name: details.pop() for name, details in by_package.items() if len(details) == 1}
 
 
@@ -572,7 +572,7 @@ _STATUS_CLASSES: Final = _index(STATUS_CLASSES)
 
 def _look_up(types: Iterable[str], table: Mapping[str, str]) -> str | None:
     for name in types:
-        found = table.get(canonical(name)) or table.get(moved(name))
+        found = table.get(canonical(name)) or table.get(name_in_package(name))
         if found is not None:
             return found
     return None

@@ -20,10 +20,10 @@ from redrive.failures.classify.words import (
     MUST_REDUCE,
     OVERFLOW_PHRASES,
     PER_TIME,
+    find_last_topics,
+    find_topics,
     says,
     text_of,
-    told,
-    told_at_last,
 )
 
 Rule = Callable[[Failure], str | None]
@@ -150,7 +150,7 @@ def _overflows(text: str) -> bool:
 def _quota(failure: Failure) -> str | None:
     if any(code_detail(code) == "quota" for code in failure.codes):
         return "quota"
-    if _refused_with(failure) not in (None, 400, 402, 403, 429) or "quota" not in told(text_of(failure)):
+    if _refused_with(failure) not in (None, 400, 402, 403, 429) or "quota" not in find_topics(text_of(failure)):
         return None
     per_time = says(failure, PER_TIME) or "resourceexhausted" in map(plain, failure.codes)
     return None if per_time else "quota"
@@ -158,7 +158,7 @@ def _quota(failure: Failure) -> str | None:
 
 def _refusal_phrase(failure: Failure) -> str | None:
     """Told in words only, where a framework keeps nothing but the text."""
-    refused = _refused_with(failure) in (None, 400, 422) and "refusal" in told(text_of(failure))
+    refused = _refused_with(failure) in (None, 400, 422) and "refusal" in find_topics(text_of(failure))
     return "refusal" if refused else None
 
 
@@ -169,7 +169,7 @@ def _limit_class(failure: Failure) -> str | None:
 
 def _expired_token(failure: Failure) -> str | None:
     """Credentials that a refresh brings back, told apart from those that were never good."""
-    if "expired" not in told(text_of(failure)):
+    if "expired" not in find_topics(text_of(failure)):
         return None
     about = failure.status == 401 or any(
         code_detail(code) in ("credentials", "credentials_expired") for code in failure.codes
@@ -199,7 +199,7 @@ def _overloaded(failure: Failure) -> str:
 def _sqlstate(failure: Failure) -> str | None:
     state = failure.sqlstate
     if not state:
-        return "contention" if "busy_store" in told(text_of(failure)) or _busy_session(failure) else None
+        return "contention" if "busy_store" in find_topics(text_of(failure)) or _busy_session(failure) else None
     if state == "SQLITE_ERROR":
         return "bug" if says(failure, BROKEN_SQL) else None
     return sql_detail(state)
@@ -262,7 +262,7 @@ def _garbled(failure: Failure) -> str | None:
 
 
 def _no_credentials(failure: Failure) -> str | None:
-    if _refused_with(failure) in (None, 400, 401) and "no_credentials" in told(text_of(failure)):
+    if _refused_with(failure) in (None, 400, 401) and "no_credentials" in find_topics(text_of(failure)):
         return "credentials"
     return None
 
@@ -357,26 +357,26 @@ def _named(types: tuple[str, ...], shape: re.Pattern[str]) -> bool:
 
 
 def _timeout(failure: Failure) -> str | None:
-    found = _named(failure.types, _TIMEOUT_NAME) or "timeout" in told_at_last(text_of(failure))
+    found = _named(failure.types, _TIMEOUT_NAME) or "timeout" in find_last_topics(text_of(failure))
     return "timeout" if found else None
 
 
 def _rate_limit(failure: Failure) -> str | None:
-    found = _named(failure.types, _RATE_NAME) or "rate" in told_at_last(text_of(failure))
+    found = _named(failure.types, _RATE_NAME) or "rate" in find_last_topics(text_of(failure))
     return "rate_limited" if found else None
 
 
 def _expired_words(failure: Failure) -> str | None:
-    return "credentials_expired" if "expired" in told_at_last(text_of(failure)) else None
+    return "credentials_expired" if "expired" in find_last_topics(text_of(failure)) else None
 
 
 def _network_blip(failure: Failure) -> str | None:
-    found = _named(failure.types, _NETWORK_NAME) or "network" in told_at_last(text_of(failure))
+    found = _named(failure.types, _NETWORK_NAME) or "network" in find_last_topics(text_of(failure))
     return "network" if found else None
 
 
 def _server_words(failure: Failure) -> str | None:
-    if "lock" in told_at_last(text_of(failure)):
+    if "lock" in find_last_topics(text_of(failure)):
         return "contention"
     if _named(failure.types, _SERVER_NAME) or _SERVER_WORDS.search(text_of(failure)) is not None:
         return "provider_overloaded" if _overloaded_name(failure.types) else _overloaded(failure)

@@ -191,12 +191,12 @@ _LAST_WORDS: Final = {
 
 
 @lru_cache(maxsize=1024)
-def told(text: str) -> frozenset[str]:
+def find_topics(text: str) -> frozenset[str]:
     """What the text speaks of. Failures of one trouble say the same: their text is searched once."""
     return frozenset([kind for kind, phrases in _PHRASES.items() if _has(text, phrases)])
 
 
 @lru_cache(maxsize=1024)
-def told_at_last(text: str) -> frozenset[str]:
+def find_last_topics(text: str) -> frozenset[str]:
     """The same for the words that count only where nothing typed speaks."""
     return frozenset([kind for kind, phrases in _LAST_WORDS.items() if _has(text, phrases)])

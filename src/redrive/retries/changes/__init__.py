@@ -30,7 +30,7 @@ from redrive.core.change import (
     outside_key,
 )
 from redrive.core.job import Json
-from redrive.retries.changes.compress import TooLong, compress, dropped
+from redrive.retries.changes.compress import TooLong, compress, find_dropped
 from redrive.retries.changes.difference import diff, same
 from redrive.retries.changes.quoting import safe_quote, without_hidden
 from redrive.retries.changes.reading import Counter, estimate, tokens
@@ -63,9 +63,9 @@ __all__ = [
     "can_take",
     "decode",
     "diff",
-    "dropped",
     "encode",
     "estimate",
+    "find_dropped",
     "merge",
     "outside_key",
     "safe_quote",
@@ -102,18 +102,18 @@ def apply(
     """The payload with the changes in it. `names` are the job's own fields (model, agent) that the task reads."""
     ordered = sorted(changes, key=lambda change: ORDER.index(type(change)))
     scene = _Scene(adapt, count, names)
-    whole = _in_order(payload, [one for one in ordered if not isinstance(one, CompressContext)], scene)
+    whole = _apply_each(payload, [one for one in ordered if not isinstance(one, CompressContext)], scene)
     shorten = [one for one in ordered if isinstance(one, CompressContext)]
-    return _shortened(payload, ordered, scene, whole) if shorten else whole
+    return _apply_with_room(payload, ordered, scene, whole) if shorten else whole
 
 
-def _shortened(
+def _apply_with_room(
     payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene, whole: EffectiveInput
 ) -> EffectiveInput:
     """All changes, with room left while compressing for what is said afterwards."""
     room = sum(scene.count(_addition(change)) + 1 for change in whole.taken if isinstance(change, Said))
     for _ in range(ROUNDS):
-        applied = _in_order(payload, ordered, msgspec.structs.replace(scene, room=room))
+        applied = _apply_each(payload, ordered, msgspec.structs.replace(scene, room=room))
         over = _over(applied, scene)
         if over <= 0:
             return applied
@@ -130,7 +130,7 @@ def _over(applied: EffectiveInput, scene: _Scene) -> int:
     return (tokens(applied.payload, scene.adapt, scene.count) or 0) - min(limits) + 1
 
 
-def _in_order(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene) -> EffectiveInput:
+def _apply_each(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene) -> EffectiveInput:
     current = dict(payload)
     taken: list[Change] = []
     refused: list[tuple[Change, str]] = []
@@ -159,26 +159,26 @@ def can_take(
 def _step(payload: dict[str, Json], change: Change, scene: _Scene) -> dict[str, Json]:
     match change:
         case Edit():
-            return _edited(payload, change)
+            return _apply_edit(payload, change)
         case SetAgent():
-            return _with_agent(payload, change, scene)
+            return _set_agent(payload, change, scene)
         case SetModel():
-            return _with_model(payload, change, scene)
+            return _set_model(payload, change, scene)
         case SimplifyTask():
-            return _simplified(payload, change, scene)
+            return _simplify(payload, change, scene)
         case CompressContext():
-            return _compressed(payload, change, scene)
+            return _compress(payload, change, scene)
         case AddInstruction() | AddConstraint():
-            return _told(payload, change, scene)
+            return _add_text(payload, change, scene)
 
 
-def _edited(payload: dict[str, Json], change: Edit) -> dict[str, Json]:
+def _apply_edit(payload: dict[str, Json], change: Edit) -> dict[str, Json]:
     if same(payload, change.payload):
         raise _Refused("the edited payload is the same as before")
     return dict(change.payload)
 
 
-def _with_agent(payload: dict[str, Json], change: SetAgent, scene: _Scene) -> dict[str, Json]:
+def _set_agent(payload: dict[str, Json], change: SetAgent, scene: _Scene) -> dict[str, Json]:
     if not change.agent:
         raise _Refused("it names no agent")
     if "agent" not in scene.names:
@@ -186,7 +186,7 @@ def _with_agent(payload: dict[str, Json], change: SetAgent, scene: _Scene) -> di
     return payload
 
 
-def _with_model(payload: dict[str, Json], change: SetModel, scene: _Scene) -> dict[str, Json]:
+def _set_model(payload: dict[str, Json], change: SetModel, scene: _Scene) -> dict[str, Json]:
     if not change.model:
         raise _Refused("it names no model")
     path = locate(payload, scene.adapt).model
@@ -200,7 +200,7 @@ def _with_model(payload: dict[str, Json], change: SetModel, scene: _Scene) -> di
     return _put(payload, path, change.model)
 
 
-def _simplified(payload: dict[str, Json], change: SimplifyTask, scene: _Scene) -> dict[str, Json]:
+def _simplify(payload: dict[str, Json], change: SimplifyTask, scene: _Scene) -> dict[str, Json]:
     limit = change.max_output_tokens
     if limit < 1:
         raise _Refused(f"an output limit of {limit} leaves nothing")
@@ -227,7 +227,7 @@ def _check_thinking(payload: dict[str, Json], path: Path, limit: int) -> None:
         raise _Refused(f"the thinking budget of {thinking} tokens needs a higher limit than {limit}")
 
 
-def _compressed(payload: dict[str, Json], change: CompressContext, scene: _Scene) -> dict[str, Json]:
+def _compress(payload: dict[str, Json], change: CompressContext, scene: _Scene) -> dict[str, Json]:
     target = change.max_tokens - scene.room
     now = tokens(payload, scene.adapt, scene.count)
     if now is None:
@@ -245,9 +245,9 @@ def _compressed(payload: dict[str, Json], change: CompressContext, scene: _Scene
 # ---- saying something
 
 
-def _told(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str, Json]:
+def _add_text(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str, Json]:
     addition = _addition(change)
-    if not _cleaned(change).strip():
+    if not _clean(change).strip():
         raise _Refused("it says nothing")
     shape = locate(payload, scene.adapt)
     place = _place(payload, shape, change.tainted)
@@ -257,15 +257,15 @@ def _told(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str, Js
     found = get(payload, place)
     if _says(found, addition):
         raise _Refused("it is said there already")
-    return _put(payload, place, _extended(found, addition))
+    return _put(payload, place, _append(found, addition))
 
 
 def _addition(change: Said) -> str:
     """What is added, word for word."""
-    return f"Constraint: {_cleaned(change)}" if isinstance(change, AddConstraint) else _cleaned(change)
+    return f"Constraint: {_clean(change)}" if isinstance(change, AddConstraint) else _clean(change)
 
 
-def _cleaned(change: Said) -> str:
+def _clean(change: Said) -> str:
     """Failure text is cleaned once more here, whoever composed it."""
     return without_hidden(change.text) if change.tainted else change.text
 
@@ -298,7 +298,7 @@ def _says(found: Json, addition: str) -> bool:
     return isinstance(found, str) and f"\n\n{addition}\n\n" in f"\n\n{found}\n\n"
 
 
-def _extended(found: Json, addition: str) -> Json:
+def _append(found: Json, addition: str) -> Json:
     if isinstance(found, list):
         plain = bool(found) and all(isinstance(one, str) for one in found)
         return [*found, addition if plain else {"type": "text", "text": addition}]

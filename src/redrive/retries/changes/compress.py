@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.job import Json
-from redrive.retries.changes.draft import Draft, DraftText, left_out, put_together, take_apart
+from redrive.retries.changes.draft import Draft, DraftText, list_left_out, put_together, take_apart
 from redrive.retries.changes.reading import Counter, estimate, tokens
 from redrive.retries.changes.shapes import Adapt, locate
 
@@ -52,10 +52,10 @@ def compress(
     if not draft.fits:
         return TooLong(draft.total)
     _give_back(draft)
-    return Compressed(put_together(draft), tuple(left_out(draft)))
+    return Compressed(put_together(draft), tuple(list_left_out(draft)))
 
 
-def dropped(
+def find_dropped(
     payload: Mapping[str, Json], max_tokens: int, adapt: Adapt | None = None, count: Counter = estimate
 ) -> str | None:
     """The text that compressing would leave out, for somebody to summarise; None where nothing would be.

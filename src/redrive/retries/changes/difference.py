@@ -84,9 +84,9 @@ def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, de
     for name in dict.fromkeys((*before, *after)):
         at = f"{path}.{name}" if path else str(name)
         if name not in after:
-            yield f"{at}: removed, was {_shown(before[name])}"
+            yield f"{at}: removed, was {_show(before[name])}"
         elif name not in before:
-            yield f"{at}: added {_shown(after[name])}"
+            yield f"{at}: added {_show(after[name])}"
         else:
             yield from _between(before[name], after[name], at, depth + 1, room)
 
@@ -101,17 +101,17 @@ def _items(before: list[Json], after: list[Json], path: str, depth: int, room: _
                 yield from _between(before[old], after[new], f"{path}[{new}]", depth + 1, room)
             continue
         if i < j:
-            yield f"{path or 'input'}: dropped {_range(i, j)}, {_shown(before[i])}"
+            yield f"{path or 'input'}: dropped {_range(i, j)}, {_show(before[i])}"
         if k < m:
-            yield f"{path or 'input'}: added {_range(k, m)}, {_shown(after[k])}"
+            yield f"{path or 'input'}: added {_range(k, m)}, {_show(after[k])}"
 
 
 def stretches(
     before: Sequence[Json], after: Sequence[Json], mark: Callable[[Json], str], most: int = ENTRIES
 ) -> list[tuple[int, int, int, int]]:
     """Which entries of two lists stand against which. What matching costs grows with the square, so it is bounded."""
-    head = alike(before, after)
-    tail = alike(before[head:][::-1], after[head:][::-1])
+    head = count_alike(before, after)
+    tail = count_alike(before[head:][::-1], after[head:][::-1])
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if max(len(old), len(new)) > most:
         pairs = head + min(len(old), len(new))
@@ -120,7 +120,7 @@ def stretches(
     return [(head + i, head + j, head + k, head + m) for _, i, j, k, m in matched.get_opcodes()]
 
 
-def alike(one: Sequence[Json], other: Sequence[Json]) -> int:
+def count_alike(one: Sequence[Json], other: Sequence[Json]) -> int:
     """How many entries both begin with."""
     number = 0
     for left, right in zip(one, other, strict=False):
@@ -146,11 +146,11 @@ def _range(first: int, end: int) -> str:
 
 def _values(before: Json, after: Json) -> str:
     if not isinstance(before, str) or not isinstance(after, str):
-        return f"{_shown(before)} → {_shown(after)}"
+        return f"{_show(before)} → {_show(after)}"
     if before and after.startswith(before):
-        return f"+ {_shown(after[len(before) :].lstrip())}"
+        return f"+ {_show(after[len(before) :].lstrip())}"
     if max(len(before), len(after)) <= SHOWN:
-        return f"{_shown(before)} → {_shown(after)}"
+        return f"{_show(before)} → {_show(after)}"
     at = _first_difference(before, after)
     start = max(0, at - SHOWN // 3)
     return f"{_excerpt(before, start)} → {_excerpt(after, start)} ({len(before):,} → {len(after):,} characters)"
@@ -169,14 +169,14 @@ def _first_difference(one: str, other: str) -> int:
 
 
 def _excerpt(text: str, start: int) -> str:
-    return ("…" if start else "") + _shown(text[start:])
+    return ("…" if start else "") + _show(text[start:])
 
 
-def _shown(value: Json) -> str:
+def _show(value: Json) -> str:
     """A value in at most a few words, on one line."""
     if isinstance(value, Mapping) and isinstance(value.get("role"), str):
         found = texts(value)
-        return f"{value['role']}: {_shown(found[0][1])}" if found else f"{value['role']}: {_short(json_text(value))}"
+        return f"{value['role']}: {_show(found[0][1])}" if found else f"{value['role']}: {_short(json_text(value))}"
     if isinstance(value, str):
         return f'"{_short(value)}"'
     return _short(json_text(value))

@@ -205,39 +205,39 @@ def put_together(draft: Draft) -> dict[str, Json]:
     result: dict[str, Json] = dict(draft.payload)
     for home in dict.fromkeys(part.home for group in draft.groups for part in group.parts):
         before = get(draft.payload, home)
-        kept = _kept(entries(before), home, draft)
+        kept = _list_kept(entries(before), home, draft)
         if draft.seat.home == home:
-            kept = _seated(kept, draft.seat, lost=len(kept) < len(entries(before)))
+            kept = _place_summary(kept, draft.seat, lost=len(kept) < len(entries(before)))
         result = put(result, home, [one for _, one in kept] if isinstance(before, list) else kept[0][1])
     return result
 
 
-def _kept(found: list[Json], home: Path, draft: Draft) -> Kept:
+def _list_kept(found: list[Json], home: Path, draft: Draft) -> Kept:
     values = dict(enumerate(found))
     for group in draft.groups:
         for part in group.parts:
             if part.home == home and group.dropped:
                 del values[part.index]
             elif part.home == home:
-                values[part.index] = _shortened(values[part.index], part.texts)
+                values[part.index] = _cut_texts(values[part.index], part.texts)
     return list(values.items())
 
 
-def _shortened(value: Json, found: list[DraftText]) -> Json:
+def _cut_texts(value: Json, found: list[DraftText]) -> Json:
     for text in found:
         if text.is_cut:
             value = put(value, text.at, cut_middle(text.whole, text.keep))
     return value
 
 
-def _seated(kept: Kept, seat: Seat, *, lost: bool) -> Kept:
+def _place_summary(kept: Kept, seat: Seat, *, lost: bool) -> Kept:
     """What stays, with the summary in its seat."""
     if seat.opens:
-        return _opened(kept, seat.note or MISSING_TURNS) if seat.note or lost else kept
+        return _open_conversation(kept, seat.note or MISSING_TURNS) if seat.note or lost else kept
     if not seat.note:
         return kept
     if seat.index is not None:
-        return [(index, _noted(value, seat.note) if index == seat.index else value) for index, value in kept]
+        return [(index, _append_note(value, seat.note) if index == seat.index else value) for index, value in kept]
     if len(kept) == 1 and isinstance(kept[0][1], str) and not lost:
         return [(0, _in_the_gap(kept[0][1], seat.note))]
     return [(-1, _entry(kept, seat.note)), *kept]
@@ -249,13 +249,13 @@ def _in_the_gap(text: str, note: str) -> str:
     return f"{head}{gap}{note}\n{tail}" if gap else f"{text}\n\n{note}"
 
 
-def _opened(kept: Kept, words: str) -> Kept:
+def _open_conversation(kept: Kept, words: str) -> Kept:
     """A conversation must not begin with the assistant or a tool: the user says that something is missing."""
     at = next((at for at, (_, one) in enumerate(kept) if one["role"] not in SYSTEM_ROLES), len(kept))
     return [*kept[:at], (-1, {"role": "user", "content": words}), *kept[at:]]
 
 
-def _noted(message: Mapping[str, Json], note: str) -> Json:
+def _append_note(message: Mapping[str, Json], note: str) -> Json:
     content = message.get("content")
     if isinstance(content, list):
         return {**message, "content": [*content, {"type": "text", "text": note}]}
@@ -273,17 +273,17 @@ def _entry(kept: Kept, note: str) -> Json:
 # ---- what is gone
 
 
-def left_out(draft: Draft) -> Iterator[str]:
+def list_left_out(draft: Draft) -> Iterator[str]:
     """Everything that is no longer there, in words."""
     for group in draft.groups:
         for part in group.parts:
             if group.dropped:
-                yield _told(entries(get(draft.payload, part.home))[part.index])
+                yield _describe_part(entries(get(draft.payload, part.home))[part.index])
             else:
                 yield from (_gap(text) for text in part.texts if text.is_cut)
 
 
-def _told(value: Json) -> str:
+def _describe_part(value: Json) -> str:
     """A message or context entry in words."""
     words = [text for _, text in texts(value)]
     if isinstance(value, Mapping) and "role" in value:

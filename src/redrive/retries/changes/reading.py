@@ -85,15 +85,15 @@ def fixed_tokens(part: Json, count: Counter) -> int:
         return count(json_text(part))
     if "role" not in part:
         rest = {name: value for name, value in part.items() if name not in TEXT_KEYS or not is_text(value)}
-        return _counted(rest, count)
+        return _count_json(rest, count)
     rest = {name: value for name, value in part.items() if name not in ("role", "content")}
     content = part.get("content")
     inside = sum(_block_tokens(block, count) for block in content) if isinstance(content, list) else 0
-    odd = _counted(content, count) if content and not isinstance(content, str | list) else 0
-    return MESSAGE_TOKENS + _counted(rest, count) + inside + odd
+    odd = _count_json(content, count) if content and not isinstance(content, str | list) else 0
+    return MESSAGE_TOKENS + _count_json(rest, count) + inside + odd
 
 
-def _counted(value: Json, count: Counter) -> int:
+def _count_json(value: Json, count: Counter) -> int:
     return count(json_text(value)) if value else 0
 
 

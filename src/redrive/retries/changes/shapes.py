@@ -110,10 +110,10 @@ def locate(payload: Mapping[str, Json], adapt: Adapt | None = None) -> Shape:
         messages=messages,
         prompt=prompt,
         context=context,
-        instructions=_declared(payload, said.instructions)
+        instructions=_find_declared(payload, said.instructions)
         or (_find(payload, None, (*beside, "system"), _is_system) if spoken_to else None),
         tools=_find(payload, None, (*beside, "tools"), _is_list) if spoken_to else None,
-        model=_declared(payload, said.model) or _find(payload, None, (*beside, "model"), is_text),
+        model=_find_declared(payload, said.model) or _find(payload, None, (*beside, "model"), is_text),
         limits=_limits(payload, said, beside),
     )
 
@@ -133,7 +133,7 @@ def _find(payload: Json, said: str | None, known: Path, fits: Callable[[Json], b
     return path if fits(get(payload, path)) else None
 
 
-def _declared(payload: Json, said: str | None) -> Path | None:
+def _find_declared(payload: Json, said: str | None) -> Path | None:
     """A place that the task declared. It may be empty (a parameter with a default), its parent must be there."""
     path = dotted(said)
     if path is None or not isinstance(get(payload, path[:-1]), Mapping):
@@ -142,7 +142,7 @@ def _declared(payload: Json, said: str | None) -> Path | None:
 
 
 def _limits(payload: Json, said: Adapt, beside: Path) -> tuple[Path, ...]:
-    declared = _declared(payload, said.max_output_tokens)
+    declared = _find_declared(payload, said.max_output_tokens)
     if declared:
         return (declared,)
     return tuple((*beside, name) for name in LIMITS if is_count(get(payload, (*beside, name))))

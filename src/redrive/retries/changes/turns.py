@@ -27,7 +27,7 @@ class MessageTurn(msgspec.Struct, frozen=True):
 def turns(messages: Sequence[Message]) -> list[MessageTurn]:
     """The turns of a conversation, oldest first. System messages belong to none of them: they stay in any case."""
     order = [index for index, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES]
-    spans = _joined(_spans(messages, order), messages)
+    spans = _join(_spans(messages, order), messages)
     asked = [index for index in order if _asks(messages[index])]
     kept = {asked[0], asked[-1]} if asked else set()
     kept |= set(order[-1:])
@@ -69,7 +69,7 @@ def _begins(messages: Sequence[Message], span: Sequence[int], index: int, task: 
     return role == "user" and not any(messages[one]["role"] == "assistant" for one in span)
 
 
-def _joined(spans: list[list[int]], messages: Sequence[Message]) -> list[list[int]]:
+def _join(spans: list[list[int]], messages: Sequence[Message]) -> list[list[int]]:
     """Spans put together again where one answers a call of another. Ids may be used again: the newest call counts."""
     called: dict[str, int] = {}
     joined: list[tuple[int, list[int]]] = []

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import apsw
 import msgspec
 
-from redrive.core.bookings import Booking, booked, born_dead, joins_group, trouble_of
+from redrive.core.bookings import Booking, book_imported, book_move, class_and_detail, joins_group
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally, Total
@@ -112,8 +112,8 @@ class Rollup:
     def add_move(self, move: Transition) -> None:
         job, fields = move.job, move.set
         route = (job.queue, job.task, job.agent)
-        self._add((int(move.at) // MINUTE, route, move.move, *trouble_of(move)), 1)
-        for booking in booked(move):
+        self._add((int(move.at) // MINUTE, route, move.move, *class_and_detail(move)), 1)
+        for booking in book_move(move):
             self._book(booking, route)
         if joins_group(move):
             error = _beginning(fields.get("error", job.error))
@@ -127,7 +127,7 @@ class Rollup:
     def add_import(self, job: Job) -> None:
         at, route = job.updated_at, (job.queue, job.task, job.agent)
         self._add((int(at) // MINUTE, route, "imported", job.error_class or "", job.detail or ""), 1)
-        self._book(born_dead(job), route)
+        self._book(book_imported(job), route)
         if job.fingerprint:
             latest = (job.error_class, job.detail, _beginning(job.error), job.id)
             self._join(job.fingerprint, _Joined(1, at, at, route, latest))
