@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from redrive.core.job import State
 from redrive.deadletters import verbs as core_verbs
@@ -43,6 +43,17 @@ UNDOABLE: Final = {name: verb for name, verb in OFFERED.items() if not verb.fina
 
 
 # -- before acting
+
+UNPLANNED: Final[Mapping[str, Any]] = {
+    "token": None,
+    "estimate": None,
+    "skipped": {},
+    "warnings": (),
+    "canary": 0,
+    "startable": True,
+    "in_the_way": (),
+}
+"""What the plan of a verb says where nothing else is known."""
 
 
 async def plan_action(request: PageRequest) -> Values | Response:
@@ -117,19 +128,14 @@ async def _plan_verb(rd: Redrive, choice: ChosenDeadLetters, name: str) -> Value
         if key in groups
     ]
     described = ", ".join(text for _, text in choice.active) or "all dead letters"
-    return {
+    plan = {
+        **UNPLANNED,
         "number": sum(counts.values()),
         "chosen": f"{len(choice.ids)} that you picked" if choice.picked else described,
         "rows": rows,
         "more_rows": max(0, len(largest) - len(rows)),
-        "token": (await rd.dead.purge_plan(**scope)).token if name == "purge" else None,
-        "estimate": None,
-        "skipped": {},
-        "warnings": (),
-        "canary": 0,
-        "startable": True,
-        "in_the_way": (),
     }
+    return {**plan, "token": (await rd.dead.purge_plan(**scope)).token} if name == "purge" else plan
 
 
 # -- acting

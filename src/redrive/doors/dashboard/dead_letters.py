@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redrive.core.consent import Approval
@@ -42,7 +43,8 @@ async def list_dead_letters(request: PageRequest) -> Values:
     groups = await rd.groups.records()
     group_filter = await _read_group_filter(request, groups)
     if group_filter is not None:
-        counts = counts.only(group_filter.fingerprints)
+        matching = {name: number for name, number in counts.matching.items() if name in group_filter.fingerprints}
+        counts = counts._replace(matching=Counter(matching), lanes=Counter())
     number = len(counts.matching)
     group_page = max(_read_group_page(request, number), int(group_filter is not None))
     skipped, most = (GROUPS_A_PAGE * (group_page - 1), GROUPS_A_PAGE) if group_page else (0, GROUPS)
@@ -82,7 +84,7 @@ async def _read_group_filter(request: PageRequest, groups: Sequence[Group]) -> G
     """Read whether the new groups or those of one status are asked for; None for all groups."""
     if request.text("new"):
         which, new = request.choose("new", NEW, NEW[0]), await request.rd.groups.new()
-        fingerprints = frozenset(one.group.fingerprint for one in new.of(which))
+        fingerprints = frozenset(view.group.fingerprint for view in new.of(which))
         return GroupFilter("new", which, fingerprints, f"new {when(new, which)}")
     if request.text("status"):
         status = request.choose("status", STATUSES, STATUSES[0])
@@ -93,35 +95,24 @@ async def _read_group_filter(request: PageRequest, groups: Sequence[Group]) -> G
 class DeadLetterCounts(NamedTuple):
     """How many dead letters there are: all and the matching ones by group; all by lane where no filter is set."""
 
-    every: Mapping[str | None, int]
-    matching: Mapping[str | None, int]
-    lanes: Mapping[str | None, int]
-
-    def only(self, groups: Collection[str]) -> DeadLetterCounts:
-        """Keep the matching ones of these groups."""
-        return DeadLetterCounts(
-            self.every, {name: number for name, number in self.matching.items() if name in groups}, {}
-        )
+    every: Counter[str | None]
+    matching: Counter[str | None]
+    lanes: Counter[str | None]
 
 
 async def _count_dead_letters(rd: Redrive, filters: Mapping[str, Any]) -> DeadLetterCounts:
     """Count the dead letters, with one query unless more than the lane is filtered."""
+    counts = DeadLetterCounts(Counter(), Counter(), Counter())
     if not filters.keys() <= {"lane"}:
-        return DeadLetterCounts(*await asyncio.gather(count_by_group(rd, {}), count_by_group(rd, filters)), {})
-    counted = await rd.jobs.count(state="dead", by=("fingerprint", "lane"))
-    every = _sum_by(counted, 0)
-    if not filters:
-        return DeadLetterCounts(every, every, _sum_by(counted, 1))
-    matching = {key: number for key, number in counted.items() if key[1] == filters["lane"]}
-    return DeadLetterCounts(every, _sum_by(matching, 0), {})
-
-
-def _sum_by(counted: Mapping[tuple[str | None, ...], int], place: int) -> dict[str | None, int]:
-    """Sum up by one of the columns that the jobs were counted by."""
-    sums: dict[str | None, int] = {}
-    for key, number in counted.items():
-        sums[key[place]] = sums.get(key[place], 0) + number
-    return sums
+        every, matching = await asyncio.gather(count_by_group(rd, {}), count_by_group(rd, filters))
+        return counts._replace(every=Counter(every), matching=Counter(matching))
+    for (fingerprint, lane), number in (await rd.jobs.count(state="dead", by=("fingerprint", "lane"))).items():
+        counts.every[fingerprint] += number
+        if filters.get("lane", lane) == lane:
+            counts.matching[fingerprint] += number
+        if not filters:
+            counts.lanes[lane] += number
+    return counts
 
 
 async def _rank_groups(
@@ -139,9 +130,9 @@ def list_hours(view: GroupView, now: float, number: int = 48) -> list[int]:
     return [noted.get(hour, 0) for hour in range(last - number + 1, last + 1)]
 
 
-def _describe_lanes(lanes: Mapping[str | None, int]) -> str:
+def _describe_lanes(lanes: Counter[str | None]) -> str:
     """Say how many wait for a person, and how many come back by themselves."""
-    manual, delayed = lanes.get("manual", 0), lanes.get("delayed", 0)
+    manual, delayed = lanes["manual"], lanes["delayed"]
     parts = [f"{manual:,} {'waits' if manual == 1 else 'wait'} for a person"] if manual else []
     parts += [f"{delayed:,} {'comes back by itself' if delayed == 1 else 'come back by themselves'}"] if delayed else []
     return ", ".join(parts) + "." if parts else ""
@@ -180,13 +171,9 @@ async def list_held(request: PageRequest) -> Values:
 
 async def _read_questions(rd: Redrive, jobs: Sequence[Job]) -> dict[str, Approval]:
     """Read the open question of each job."""
-    questions = {}
-    for job in jobs:
-        if job.because == "approval":
-            for question in await rd.sessions.questions(job):
-                if question.answer == "open":
-                    questions[job.id] = question
-    return questions
+    asking = [job for job in jobs if job.because == "approval"]
+    found = [(job.id, question) for job in asking for question in await rd.sessions.questions(job)]
+    return {id: question for id, question in found if question.answer == "open"}
 
 
 # -- export

@@ -52,7 +52,7 @@ async def show_group(request: PageRequest) -> Values:
         "plot": plot_hours(hours, now),
         "canary": CANARY,
         "running": running,
-        "lessons": [(one.text, one.worked, one.failed) for one in tried(view.lessons)],
+        "lessons": [(lesson.text, lesson.worked, lesson.failed) for lesson in tried(view.lessons)],
         "another": view.other_agent,
         "offers": rank_offers(view, running=running is not None),
         "table": OFFERED,

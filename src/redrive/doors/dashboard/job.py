@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -143,8 +143,8 @@ async def _compare_runs(request: PageRequest, job: Job) -> Values:
 
 
 def compare_attempts(one: Attempt, other: Attempt) -> list[str]:
-    names = (("agent", one.agent, other.agent), ("model", one.model, other.model))
-    return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in names if before != after]
+    changes = (("agent", one.agent, other.agent), ("model", one.model, other.model))
+    return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in changes if before != after]
 
 
 async def download_part(request: PageRequest) -> Response:
@@ -185,7 +185,9 @@ async def act_on_job(request: PageRequest, form: Form) -> Response:
 async def _triage_job(rd: Redrive, verb: Verb, id: str, form: Form, by: dict[str, Any]) -> str:
     given = read_words(verb, form)
     await rd.dead.do(verb.name, id, **(by if verb.why else {"who": by["who"]}), **given)
-    return verb.told.format(**{name: _describe_word(value) for name, value in given.items()})
+    if isinstance(time := given.get("until"), timedelta):
+        given["until"] = f"in {words.counted(time.days, 'day')}"
+    return verb.told.format(**given)
 
 
 async def _move_job(rd: Redrive, name: str, id: str, by: dict[str, Any]) -> str:
@@ -197,19 +199,12 @@ async def _move_job(rd: Redrive, name: str, id: str, by: dict[str, Any]) -> str:
 
 
 def read_words(verb: Verb, form: Form, *, many: bool = False) -> dict[str, Any]:
-    """Read a verb's own words; for many their fields begin with `new_`, beside the filters of the same names.
-
-    Inputs and patches have pages of their own.
-    """
+    """Read a verb's own words; for many their fields begin with `new_`, beside the filters of the same names."""
     prefix = "new_" if many else ""
     return {
         word.name: form.days() if word.reading == "moment" else form.text(f"{prefix}{word.name}") or ""
         for word in verb.takes(many=many)
     }
-
-
-def _describe_word(value: Any) -> str:
-    return f"in {words.counted(value.days, 'day')}" if isinstance(value, timedelta) else str(value)
 
 
 # -- a JSON value as lines that open and close, within bounds: a payload may be a whole conversation
@@ -277,14 +272,7 @@ def _make_node(name: str | None, value: Any, depth: int, budget: _Budget) -> Nod
 
 
 def _make_holder(name: str | None, kind: NodeKind, entries: list[tuple[str, Any]], depth: int, budget: _Budget) -> Node:
-    inner = tuple(_make_inner(entries, depth, budget))
+    inner = tuple(_make_node(key, item, depth + 1, budget) for key, item in entries[:ENTRIES] if budget.nodes > 0)
     noun = ("field", "fields") if kind == "object" else ("entry", "entries")
     opened = depth < OPEN_DEPTH and (depth == 0 or len(entries) <= FEW)
     return Node(name, kind, words.counted(len(entries), *noun), inner, len(entries) - len(inner), opened)
-
-
-def _make_inner(entries: list[tuple[str, Any]], depth: int, budget: _Budget) -> Iterator[Node]:
-    for key, item in entries[:ENTRIES]:
-        if budget.nodes <= 0:
-            return
-        yield _make_node(key, item, depth + 1, budget)

@@ -41,13 +41,13 @@ TITLES: Final = {
 
 async def list_redrives(request: PageRequest) -> Values:
     def items_at(run: RedriveRun, which: str) -> str:
-        return _find_items(request, run, which=which)
+        return _make_address(request, run, which=which)
 
     return {"runs": await request.rd.redrives.list(limit=LISTED), "items_at": items_at}
 
 
-def _find_items(request: PageRequest, run: RedriveRun, **query: Any) -> str:
-    """Find the address of a redrive's items."""
+def _make_address(request: PageRequest, run: RedriveRun, **query: Any) -> str:
+    """Make the address of a list of a redrive's items."""
     return f"{request.address('redrive', id=run.id, query=query)}#items-title"
 
 
@@ -59,7 +59,7 @@ async def show_redrive(request: PageRequest) -> Values:
     statuses = WHICH[chosen.which]
 
     def items_at(which: str, place: int | None = None, why: str | None = None) -> str:
-        return _find_items(request, run, which=which, place=place, why=why)
+        return _make_address(request, run, which=which, place=place, why=why)
 
     return {
         "run": run,
@@ -140,14 +140,15 @@ def find_worst_group(run: RedriveRun) -> str | None:
 
 def list_numbers(run: RedriveRun) -> list[tuple[str, int, str | None, str]]:
     """List how many items are in each status; the numbers add up to the whole."""
-    numbers: list[tuple[str, int, str | None, str]] = [
+    numbers = [
         ("succeeded", run.succeeded, "done", "succeeded"),
         ("failed again", run.failed_again, "dead", "failed_again"),
         ("open", run.open, "running", "open"),
         ("skipped", run.skipped, None, "skipped"),
         ("to go", run.left, None, "pending"),
+        ("discarded", run.discarded, None, "discarded"),
     ]
-    return [*numbers, ("discarded", run.discarded, None, "discarded")] if run.discarded else numbers
+    return numbers if run.discarded else numbers[:-1]
 
 
 def list_facts(run: RedriveRun) -> list[tuple[str, str | None]]:
@@ -166,18 +167,17 @@ def list_facts(run: RedriveRun) -> list[tuple[str, str | None]]:
     ]
 
 
+VERBS: Final = {
+    "pause": "Paused: nothing more moves.",
+    "resume": "It goes on.",
+    "cancel": "Cancelled. {} stayed where they were.",
+}
+"""What can be done with a redrive, and what the next page says then."""
+
+
 async def act_on_redrive(request: PageRequest, form: Form) -> Response:
-    redrives, id, verb = request.rd.redrives, request.path_params["id"], request.path_params["verb"]
-    by = request.sign(form)
-    match verb:
-        case "pause":
-            await redrives.pause(id, **by)
-            return go_back(request, "Paused: nothing more moves.")
-        case "resume":
-            await redrives.resume(id, **by)
-            return go_back(request, "It goes on.")
-        case "cancel":
-            run = await redrives.cancel(id, **by)
-            return go_back(request, f"Cancelled. {words.counted(run.left, 'dead letter')} stayed where they were.")
-        case _:
-            raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a redrive")
+    verb = request.path_params["verb"]
+    if verb not in VERBS:
+        raise InvalidInput(field="verb", problem=f"{verb!r} is not an action on a redrive")
+    run: RedriveRun = await getattr(request.rd.redrives, verb)(request.path_params["id"], **request.sign(form))
+    return go_back(request, VERBS[verb].format(words.counted(run.left, "dead letter")))

@@ -35,7 +35,7 @@ def span(seconds: float | None) -> str:
 
 
 class Instant(str):
-    """An instant in UTC that still knows when it is: the page tells it in the zone of whoever looks."""
+    """An instant in UTC that keeps its number: the page shows it in the reader's time zone."""
 
     __slots__ = ("at",)
     at: float
@@ -45,9 +45,9 @@ def exact(at: float | None) -> str:
     """The instant itself, for facts and titles."""
     if at is None:
         return ""
-    said = Instant(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC")
-    said.at = at
-    return said
+    instant = Instant(f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    instant.at = at
+    return instant
 
 
 def is_instant(value: object) -> bool:
@@ -113,29 +113,28 @@ def spark_line(values: Sequence[float], width: float = 96.0, height: float = 20.
 
 @lru_cache(maxsize=64)
 def _places(number: int, width: float) -> tuple[str, ...]:
-    """So many from the left edge to the right one."""
+    """Places at equal distances from the left edge to the right one."""
     step = width / max(number - 1, 1)
     return tuple(f"{index * step:.1f}" for index in range(number))
 
 
 def shares(parts: Sequence[tuple[str, float]], width: float = 100.0) -> list[dict[str, Any]]:
-    """Rectangles side by side, as wide as their part of the whole; what is there is never invisible."""
+    """Rectangles side by side, as wide as their part of the whole; no part is invisibly narrow."""
     whole = sum(value for _, value in parts)
-    found: list[dict[str, Any]] = []
+    rectangles: list[dict[str, Any]] = []
     left = 0.0
     for name, value in parts:
         if value <= 0:
             continue
         size = width * value / whole
-        found.append({"name": name, "value": value, "x": round(left, 3), "width": round(max(size, 0.6), 3)})
+        rectangles.append({"name": name, "value": value, "x": round(left, 3), "width": round(max(size, 0.6), 3)})
         left += size
-    return found
+    return rectangles
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "span": span,
     "exact": exact,
-    "clock_time": clock_time,
     "iso": iso,
     "until_iso": until_iso,
     "number": number,

@@ -69,7 +69,7 @@ def make_app(
 
 
 def _token_checker(rd: Redrive, token: str | Literal[False] | None) -> TokenChecker | None:
-    """Makes what knows the owner's token and the named ones; None where the app around us lets in only its own."""
+    """Makes the checker of the owner's token and the named ones; None where another app guards this one."""
     from redrive.doors.web.tokens import TokenChecker, check_token
 
     if token is False:
@@ -102,25 +102,21 @@ def token_file(rd: Redrive) -> TokenFile:
 
 async def _answer_refused(request: Any, error: Any) -> Response:
     """Answers what starlette refuses: the dashboard's page for a person's browser, a problem for all others."""
+    from redrive.doors.dashboard import show_missing_page
+    from redrive.doors.web.guard import path_of
     from redrive.doors.web.problems import KINDS, Problem, problem, problem_response
+    from redrive.doors.web.tokens import caller_of
 
-    if error.status_code == 404 and (page := await _missing_page(request)) is not None:
-        return page
+    if error.status_code == 404 and not path_of(request.scope).startswith("/v1"):
+        page = (
+            await show_missing_page(request, request.app.state.feed) if caller_of(request.scope).may("look") else None
+        )
+        if page is not None:
+            return page
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code)
     if kind is None:
         return problem_response(Problem(f"{KINDS}refused", str(error.detail), error.status_code), error.headers)
     return problem_response(problem(kind, f"{request.method} {request.url.path}"), error.headers)
-
-
-async def _missing_page(request: Any) -> Response | None:
-    """Makes the dashboard's page for an address that does not exist; None where no person's browser asks."""
-    from redrive.doors.dashboard import show_missing_page
-    from redrive.doors.web.guard import path_of
-    from redrive.doors.web.tokens import caller_of
-
-    if path_of(request.scope).startswith("/v1") or not caller_of(request.scope).may("look"):
-        return None
-    return await show_missing_page(request, request.app.state.feed)
 
 
 async def _answer_failed(request: Any, error: Exception) -> Response:

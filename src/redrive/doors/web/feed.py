@@ -65,7 +65,7 @@ class _Listener:
             self.ticks.put_nowait((number, tick if self.every else _shorten(tick)))
 
     def end(self) -> None:
-        """Ends the listener at once, whatever still waits for it."""
+        """Ends the listener at once and drops the ticks that wait for it."""
         self.dropped = True
         while self.ticks.qsize():
             self.ticks.get_nowait()
@@ -124,8 +124,8 @@ class Feed:
                     seen.update(map(_identity, tick.events))
                     yield tick
             last = self._reads + 2  # the read after the present one is the last that can find any of these
-            while not self._closed and (heard := await listener.ticks.get()) is not None:
-                number, tick = heard
+            while not self._closed and (waiting := await listener.ticks.get()) is not None:
+                number, tick = waiting
                 if number > last:
                     seen.clear()
                 events = [event for event in tick.events if _identity(event) not in seen] if seen else tick.events

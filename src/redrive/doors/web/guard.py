@@ -162,7 +162,7 @@ class HttpGuard:
         if len(origin) > 1 or (origin and _text(origin[0]) not in allowed_origins(hosts)):
             return problem("forbidden-origin", "this Origin may not ask here")
         fetched = _headers(scope, b"sec-fetch-site")
-        if scope["method"] not in SAFE and any(_text(one) not in ("same-origin", "none") for one in fetched):
+        if scope["method"] not in SAFE and any(_text(site) not in ("same-origin", "none") for site in fetched):
             return problem("forbidden-origin", "another site may not change anything here")
         return None
 

@@ -22,8 +22,7 @@ RETRY_SECONDS: Final = 1
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused or failed. Nothing was changed, unless the kind says that an operation ran or that the
-    outcome is not known."""
+    """Why a request was refused or failed. Nothing was changed, unless an operation ran or the outcome is unknown."""
 
     type: str
     title: str
@@ -129,9 +128,9 @@ def problem(kind: str, detail: str | None = None, *, field: str | None = None) -
 
 def known_problems() -> list[Problem]:
     """Lists every kind of problem by status, for the reference."""
-    known = {one.kind: one for one in (*_BY_KIND.values(), *_BY_ERROR.values())}
-    problems = [Problem(f"{KINDS}{one.kind}", one.title, one.status, hint=one.hint) for one in known.values()]
-    return sorted(problems, key=lambda one: (one.status, one.type))
+    kinds = {known.kind: known for known in (*_BY_KIND.values(), *_BY_ERROR.values())}
+    problems = [Problem(f"{KINDS}{kind}", known.title, known.status, hint=known.hint) for kind, known in kinds.items()]
+    return sorted(problems, key=lambda problem: (problem.status, problem.type))
 
 
 def problem_of(error: Exception) -> Problem | None:
