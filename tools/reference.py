@@ -591,14 +591,15 @@ HIDDEN = {
     "Message": {"keys"},
     "RedriveRun": {"position", "open_in", "pace", "paused_in", "unjudged", "items_kept"},
     "Canary": {"start"},
-    "Notices": {"quiet", "look", "inbox", "acknowledge", "prune", "forget"},
+    "Notices": {"quiet", "look", "prune"},
+    "Sessions": {"prune"},
 }
 """Attributes and methods that are redrive's own business."""
 
 WIRING = {
-    "accept", "result_of", "events_of", "tell_workers", "make_scheduler", "make_ending", "run_blocking", "numbers",
-    "store", "take_in", "approved", "rejected", "companions", "heard", "courier", "cooling", "ready", "expired",
-    "handed_in", "prune_acts",
+    "accept", "accept_now", "result_of", "events_of", "tell_workers", "make_scheduler", "make_ending", "run_blocking",
+    "numbers", "store", "take_in", "make_approval", "make_rejection", "heard", "courier", "cooling", "ready",
+    "expired", "handed_in", "prune_acts",
 }  # fmt: skip
 """Methods that redrive's own parts call; users have better ones."""
 
@@ -818,16 +819,18 @@ def _documented_attributes(init: ast.FunctionDef | ast.AsyncFunctionDef) -> Iter
 
 
 def _inherited(node: ast.ClassDef, module: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Methods, with those of parents that no reader could look up: private ones in the same module, and Shown."""
+    """Methods, with those of parents that no reader could look up: private ones, parts of Redrive, and Shown."""
     methods = []
     for parent in node.bases:
         if isinstance(parent, ast.Name) and parent.id == "Shown":
             shown = source("redrive.core.view").names["Shown"]
             methods += _methods(shown) if isinstance(shown, ast.ClassDef) else []
             continue
-        known = source(module).names.get(parent.id) if isinstance(parent, ast.Name) else None
-        if isinstance(known, ast.ClassDef) and known.name.startswith("_"):
-            methods += _inherited(known, module)
+        if not isinstance(parent, ast.Name) or not (parent.id.startswith("_") or parent.id.endswith("Methods")):
+            continue
+        there = home(parent.id, module)
+        known = source(there).names[parent.id]
+        methods += _inherited(known, there) if isinstance(known, ast.ClassDef) else []
     return methods + _methods(node)
 
 

@@ -7,7 +7,7 @@
         await t.advance(60)      # an instant later the retry has run
         await t.assert_done(deliver)
 
-Everything is real but the time: the store is SQLite in a temporary folder, the worker is redrive's own.
+Only the time is not real: the store is SQLite in a temporary folder, the worker is redrive's own.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from redrive.engine import context
 from redrive.engine.approvals import question_of
 from redrive.engine.attempt import Attempts
 from redrive.engine.attempt_state import AttemptState
+from redrive.engine.paging import pages
 from redrive.engine.registry import Handler
 from redrive.engine.scheduler import MOMENT, WEEK
 from redrive.engine.steps import Steps
@@ -44,13 +45,13 @@ from redrive.retries.comebacks import ANSWERS
 
 DAY = 86_400.0
 MOMENTS = 100_000
-"""How many instants at which something falls due `advance` goes through."""
+"""How many instants `advance` goes through at which something falls due."""
 STEPS = 1_000
 """How many times `run` lets due jobs run at one instant before it says that they never stop."""
 
 
 class FakeClock:
-    """Time that moves only when told. Chance is always the middle: no jitter."""
+    """A clock that moves only by `advance`. Chance is always the middle: no jitter."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._now = start
@@ -77,15 +78,15 @@ class CrashPoint(msgspec.Struct, frozen=True):
     state: State
     runs: int
     effects: dict[str, int]
-    """How often each `ctx.once` was performed, all lives together."""
+    """How often each `ctx.once` was performed, in all processes together."""
 
 
 class Crashed(BaseException):
-    """The simulated kill: nothing after it is written by that process."""
+    """Simulates a kill: the process writes nothing after it."""
 
 
 class Harness:
-    """What `harness(rd)` gives."""
+    """Moves time, orders failures and looks at jobs; `harness(rd)` gives one."""
 
     def __init__(self, rd: Redrive, clock: FakeClock) -> None:
         self._rd = rd
@@ -96,7 +97,7 @@ class Harness:
     # -- time and work
 
     async def run(self) -> int:
-        """Run everything that is due at this instant; returns how many attempts were made."""
+        """Run everything that is due at this instant; return how many attempts were made."""
         made = 0
         for _ in range(STEPS):
             claimed = await self._rd.drain(heartbeats=False)
@@ -121,26 +122,26 @@ class Harness:
         return made + await self.run()
 
     async def _next_due(self, end: float) -> float | None:
-        waiting = await self._all(Filter(states=(State.waiting,)))
-        known = [job.run_at for job in waiting if job.task in self._rd.registry.handlers]
-        crons = [cron for handler in self._rd.registry.handlers.values() for cron in handler.schedules]
+        handlers = self._rd.registry.handlers
+        known = [job.run_at for job in await self._all(Filter(states=(State.waiting,))) if job.task in handlers]
+        crons = [cron for handler in handlers.values() for cron in handler.schedules]
         known += [next_slot(cron.line, cron.tz, self.clock.now()) for cron in crons]
         known += [breaker.until for breaker in await self._rd.breakers() if breaker.state == "open"]
-        known += await self._waited_for()
+        known += await self._ends_of_waits()
         return min((at for at in known if self.clock.now() < at <= end), default=None)
 
-    async def _waited_for(self) -> list[float]:
-        """When questions expire, deferrals end, dead letters come back, and nobody has resolved what is held."""
+    async def _ends_of_waits(self) -> list[float]:
+        """List when questions expire, deferrals end, dead letters come back, and held jobs are reported."""
         held = await self._all(Filter(states=(State.held,)))
         asked = [await question_of(self._rd.store, job) for job in held if job.because == "approval"]
-        known = [one.approval.expires_at or 0.0 for one in asked if one is not None]
+        known = [question.approval.expires_at or 0.0 for question in asked if question is not None]
         known += [job.run_at for job in held if job.because == DEFERRED]
         known += [job.updated_at + WEEK + 1 for job in held if job.because == "outcome_unknown"]
         known += [group.next_at for group in await self._rd.store.returning(self.clock.now())]
         return known + [kept.value.since + MOMENT for kept in await ANSWERS.all(self._rd.store)]
 
     def fail_next(self, task: Task[Any, Any] | str, error: BaseException, times: int = 1) -> None:
-        """The next attempts of this task fail with this error, before the task's own code runs."""
+        """Let the next attempts of this task fail with this error, before the task's own code runs."""
         handler = self._handler(task)
         name = handler.name
         if not isinstance(error, BaseException):
@@ -165,15 +166,15 @@ class Harness:
             if orders:
                 raise orders.popleft()
 
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
             fail_if_ordered()
             return await original(*args, **kwargs)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             fail_if_ordered()
             return original(*args, **kwargs)
 
-        handler.function = awaited if handler.is_async else called
+        handler.function = call_async if handler.is_async else call
 
     def restore(self) -> None:
         """Give the tasks their own functions back."""
@@ -188,40 +189,29 @@ class Harness:
         return await self._rd.store.get([job.id for job in reversed(found)])
 
     async def _all(self, filter: Filter) -> list[Job]:
-        found: list[Job] = []
-        cursor = None
-        while True:
-            page = await self._rd.store.find(filter, cursor, 1000)
-            found += page.jobs
-            cursor = page.cursor
-            if cursor is None:
-                return found
+        return [job async for page in pages(self._rd.store, filter, 1000) for job in page]
 
     async def assert_enqueued(self, task: Task[Any, Any] | str, payload: Mapping[str, Json] | None = None) -> Job:
-        """A job of this task was accepted (with this payload, if given)."""
-        return self._one(await self.jobs(task), task, payload, tuple(State))
+        """Check that a job of this task was accepted (with this payload, if given)."""
+        return await self._find(task, payload, tuple(State))
 
     async def assert_done(self, task: Task[Any, Any] | str, payload: Mapping[str, Json] | None = None) -> Job:
-        return self._one(await self.jobs(task), task, payload, (State.done,))
+        return await self._find(task, payload, (State.done,))
 
     async def assert_dead(
         self, task: Task[Any, Any] | str, payload: Mapping[str, Json] | None = None, *, because: str | None = None
     ) -> Job:
-        job = self._one(await self.jobs(task), task, payload, (State.dead,))
+        job = await self._find(task, payload, (State.dead,))
         if because is not None and job.because != because:
             raise AssertionError(f"{job.task} is dead because of {job.because}, not {because}: {job.error}")
         return job
 
-    def _one(
-        self,
-        jobs: Sequence[Job],
-        task: Task[Any, Any] | str,
-        payload: Mapping[str, Json] | None,
-        states: Sequence[State],
+    async def _find(
+        self, task: Task[Any, Any] | str, payload: Mapping[str, Json] | None, states: Sequence[State]
     ) -> Job:
-        wanted = [job for job in jobs if payload is None or job.arguments == payload]
-        for job in wanted:
-            if job.state in states:
+        jobs = await self.jobs(task)
+        for job in jobs:
+            if job.state in states and (payload is None or job.arguments == payload):
                 return job
         listed = "".join(f"\n  {job.short_id} {job.state} {job.payload} {job.error or ''}" for job in jobs) or " none"
         expected = " or ".join(states) if len(states) < len(State) else "accepted"
@@ -232,9 +222,9 @@ class Harness:
     async def crash_everywhere(self, task: Task[Any, Any] | str, payload: Mapping[str, Json]) -> list[CrashPoint]:
         """Kill the worker before and after every write of this job, let another take over, and count the effects.
 
-        Retries are lived through, too, and no other job runs meanwhile. Raises AssertionError where an effect was
-        performed twice although its task is not idempotent, or where the job did not end. One that is held since
-        nobody can tell whether its effect landed is where it belongs. Returns what happened at each point.
+        Retries run, too, and no other job runs meanwhile. Raises AssertionError where an effect was performed twice
+        although its task is not idempotent, or where the job did not end. A job that is held because its outcome is
+        unknown is where it belongs. Returns what happened at each point.
         """
         handler = self._handler(task)
         points: list[CrashPoint] = []
@@ -243,29 +233,25 @@ class Harness:
             if point is None:
                 return points
             points.append(point)
-            self._judge(point, handler)
-
-    def _judge(self, point: CrashPoint, handler: Handler) -> None:
-        twice = [name for name, times in point.effects.items() if times > 1]
-        if twice and not handler.idempotent:
-            raise AssertionError(
-                f"killed {point.where}: {', '.join(twice)} happened {max(point.effects.values())} times"
-            )
+            twice = [name for name, times in point.effects.items() if times > 1]
+            if twice and not handler.idempotent:
+                number = max(point.effects.values())
+                raise AssertionError(f"killed {point.where}: {', '.join(twice)} happened {number} times")
 
     async def _crash_at(self, number: int, name: str, payload: Mapping[str, Json]) -> CrashPoint | None:
-        """One life cut short at the given point and as many more as it takes; None if there is no such point."""
-        whole, effects = self._rd.store, Counter[str]()
-        crashing = _CrashingStore(whole, number)
+        """Kill the worker at the given point, and run until the job rests; None if there is no such point."""
+        real, effects = self._rd.store, Counter[str]()
+        crashing = _CrashingStore(real, number)
         handle = await self._rd.enqueue(name, payload, idempotency_key=secrets.token_hex(8))  # each point its own job
-        with _counted(effects):
+        with _count_performed(effects):
             for _ in range(STEPS):
-                job = await self._live(handle.id, whole if crashing.crashed else crashing)
+                job = await self._live(handle.id, real if crashing.crashed else crashing)
                 if _at_rest(job, crashing.where):
                     return CrashPoint(crashing.where, job.state, job.run, dict(effects)) if crashing.crashed else None
-        raise AssertionError(f"{_killed(crashing.where)}: the job never ends")
+        raise AssertionError(f"{_describe_kill(crashing.where)}: the job never ends")
 
     async def _live(self, job_id: str, store: Any) -> Job:
-        """One attempt of a process that may be killed in it: when the job is due, or given up by the one before."""
+        """Make one attempt, in which the process may be killed, once the job is due."""
         await self._come_to(job_id)
         attempts = Attempts(store, self._rd.registry, self.clock, Threads())
         for job in (await self._rd.store.claim(Wanted(slots=1, ids=(job_id,)), "harness", self.clock.now())).jobs:
@@ -277,7 +263,7 @@ class Harness:
         return await self._rd.jobs.get(job_id)
 
     async def _come_to(self, job_id: str) -> None:
-        """Time passes until the job is due. Where its process is dead, its lease ends first: a failure like any."""
+        """Let time pass until the job is due. Where its process is dead, its lease ends first: a failure like any."""
         job = await self._rd.jobs.get(job_id)
         if job.state is State.running:
             self.clock.advance((job.lease or DAY) + 1.0)
@@ -294,20 +280,20 @@ class Harness:
 
 
 def _at_rest(job: Job, where: str) -> bool:
-    """Ended, or where only a person can tell what happened. Another hold means that the rest is never tried."""
+    """Whether a job has ended, or only a person can tell what happened. Another hold is an error."""
     if job.state is State.held and job.because != "outcome_unknown":
         held = f"the job is held ({job.because}) and does not end"
-        raise AssertionError(f"{_killed(where)}: {held}: {job.recommendation}")
+        raise AssertionError(f"{_describe_kill(where)}: {held}: {job.recommendation}")
     return job.ended or job.state is State.held
 
 
-def _killed(where: str) -> str:
+def _describe_kill(where: str) -> str:
     return f"killed {where}" if where else "not killed"
 
 
 @contextmanager
-def _counted(effects: Counter[str]) -> Iterator[None]:
-    """Count the effects that are really performed, whatever is recorded of them."""
+def _count_performed(effects: Counter[str]) -> Iterator[None]:
+    """Counts the effects that are really performed, whatever is recorded of them."""
     perform_effect = context.perform_effect
 
     def count(state: AttemptState, name: str, key: str, function: Callable[[str], Any]) -> Steps:
@@ -320,7 +306,7 @@ def _counted(effects: Counter[str]) -> Iterator[None]:
 
 
 class _CrashingStore:
-    """A store that kills its process before or after the nth write of a job."""
+    """Kills its process before or after the nth write of a job."""
 
     def __init__(self, store: Store, number: int) -> None:
         self._store = store
@@ -339,13 +325,13 @@ class _CrashingStore:
 
     def _maybe_crash(self, when: str, commits: Sequence[Commit]) -> None:
         if self.crashed or self._left == 0:
-            self.where = self.where or f"{when} {_described(commits)}"
+            self.where = self.where or f"{when} {_describe(commits)}"
             self.crashed = True
             raise Crashed
         self._left -= 1
 
 
-def _described(commits: Sequence[Commit]) -> str:
+def _describe(commits: Sequence[Commit]) -> str:
     puts = [put for commit in commits for put in commit.puts]
     names = [f"{put.kind} {put.key.partition('/')[2]!r} was written" for put in puts]
     names += [f"the job was {move.move}" for commit in commits for move in commit.transitions]
@@ -358,14 +344,14 @@ def _name(task: Task[Any, Any] | str) -> str:
 
 @asynccontextmanager
 async def harness(rd: Redrive, *, start: float = 1_800_000_000.0) -> AsyncIterator[Harness]:
-    """Give `rd` a temporary store and a clock of its own; both are put back afterwards."""
+    """Gives `rd` a temporary store and a clock of its own; both are put back afterwards."""
     clock = FakeClock(start)
     holder, real_clock = rd.core.holder, rd.clock
     store = holder.store
     with tempfile.TemporaryDirectory(prefix="redrive-test-") as folder:
         t = Harness(rd, clock)
         rd.use_store(holder.make_store(str(Path(folder) / "jobs.db"), clock), clock)
-        loud, rd.notices.quiet = rd.notices.quiet, True  # nobody is told of what a test does
+        loud, rd.notices.quiet = rd.notices.quiet, True  # a test calls no channel
         try:
             yield t
         finally:

@@ -179,7 +179,7 @@ def test_following_ends_at_a_signal_and_says_what_it_did(shell: Shell, signal_: 
     done = ended(child)
     assert done.out.splitlines()[0] == "3 lines: 2 imported + 1 kept aside"
     assert done.status == 1, done.err
-    assert "line 2 of q.jsonl was not taken in: line: is not JSON" in done.err
+    assert "line 2 of q.jsonl was not imported: line: is not JSON" in done.err
 
 
 def test_what_cannot_be_followed_is_refused(shell: Shell) -> None:

@@ -354,14 +354,14 @@ async def test_rejecting_ends_it(desk: Desk) -> None:
 
 async def test_a_no_that_comes_after_a_yes_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = await desk.ask()
-    rejected = desk.rd.sessions.rejected
+    rejected = desk.rd.sessions.make_rejection
 
     async def after_ann(job: Job, who: str, why: str | None) -> list[Put]:
         puts = await rejected(job, who, why)
         await desk.rd.jobs.approve(handle.id, who="ann")
         return puts
 
-    monkeypatch.setattr(desk.rd.sessions, "rejected", after_ann)
+    monkeypatch.setattr(desk.rd.sessions, "make_rejection", after_ann)
     with pytest.raises(IllegalMove, match="asks for nothing"):
         await desk.rd.jobs.reject(handle.id, who="bob")
     await soon(desk.rd.drain())

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +54,11 @@ async def slots(rd: Redrive, **filters: Any) -> list[str]:
     """Which slots became jobs, as hours and minutes, oldest first."""
     jobs = (await rd.jobs.list(task="nightly", limit=1000, **filters)).jobs
     return [job.options.headers["redrive-slot"][11:16] for job in reversed(jobs)]
+
+
+def _core(rd: Redrive, store: Any) -> Any:
+    """What schedules work with, with another store."""
+    return SimpleNamespace(store=store, registry=rd.registry, bus=rd.bus, clock=rd.clock)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -292,7 +298,7 @@ async def test_what_was_decided_is_done_by_whoever_comes_next(
             return await rd.store.apply(commits)
 
     with pytest.raises((StoreUnavailable, Killed)):
-        await Schedules(Store(), rd.registry, rd.bus, rd.clock, dies).mind()  # type: ignore[arg-type]
+        await Schedules(_core(rd, Store()), dies).mind()
     assert len(await slots(rd)) == made
     assert any("nightly#0 failed" in said for said in warnings(caplog))
     await look(rd)
@@ -319,7 +325,7 @@ async def test_a_decision_on_what_has_changed_meanwhile_does_not_count(
         async def docs(self, kind: str) -> Any:
             return old
 
-    assert await Schedules(Slow(), rd.registry, rd.bus, rd.clock, rd._duties.enqueue_slot).mind() == 0  # type: ignore[arg-type]
+    assert await Schedules(_core(rd, Slow()), rd._duties.enqueue_slot).mind() == 0
     assert await slots(rd) == ["09:00"]
     await look(rd)
     assert await slots(rd) == ["09:00", "10:00"]
@@ -460,7 +466,7 @@ async def test_a_slot_is_skipped_while_an_earlier_job_is_open(
     await look(rd)
     await happens(rd)
     clock.advance(HOUR)
-    await Schedules(rd.store, rd.registry, rd.bus, rd.clock, rd._duties.enqueue_slot).mind()
+    await Schedules(rd.core, rd._duties.enqueue_slot).mind()
     (job,) = (await rd.jobs.list()).jobs
     assert job.state == state
     assert any(f"still {state}" in text and job.short_id in text for text in warnings(caplog))

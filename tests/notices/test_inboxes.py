@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redrive.core.notice import Notice
-from redrive.notices.service import inboxes
+from redrive.notices.sessions import inboxes
 
 
 def a_notice(session: str, at: float, **fields: Any) -> Notice:

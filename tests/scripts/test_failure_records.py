@@ -142,7 +142,7 @@ def test_the_exception_that_is_being_handled_need_not_be_named() -> None:
 @pytest.mark.parametrize("given", [{1: 2}, {"tags": {1}}, {"a": {"b": {2: 1}}}, [{1: 2}]], ids=str)
 def test_an_input_that_json_changes_is_kept_and_that_is_told(given: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert to_dead_letter("report-1", given, TimeoutError("slow"), task="fetch")
-    assert caplog.text.count("a letter's payload is not kept as it was given: ") == 1
+    assert caplog.text.count("a dead letter's payload is not kept as it was given: ") == 1
     caplog.clear()
     assert to_dead_letter("report-2", {"a": [1, (2, 3)], "b": None}, TimeoutError("slow"), task="fetch")
     assert "not kept as it was given" not in caplog.text
@@ -224,7 +224,7 @@ async def test_the_thousandth_letter_costs_no_more_than_the_hundredth(
     for number in (1_001, 1_002):
         letter = await rd.dead.add("sync", {}, TimeoutError())
         assert letter.id == nth_id("unnamed", "sync", number)
-        await rd.recorder.landed("sync", {}, FailureDetails(), who="test", why="done")
+        await rd.recorder.resolve_landed("sync", {}, FailureDetails(), who="test", why="done")
     assert len(reads) < 20 and max(reads) <= 40
     assert (await rd.dead.add("sync", {"other": True}, TimeoutError())).id == other.id
 
@@ -532,7 +532,7 @@ def test_a_loop_can_go_on_and_still_nothing_is_swallowed_in_silence(caplog: pyte
             if n != 1:
                 fail()
     assert {letter.key for letter in all_letters()} == {"job-0", "job-2"}
-    assert sum("goes on as letter" in r.getMessage() for r in caplog.records) == 2
+    assert sum("goes on as dead letter" in r.getMessage() for r in caplog.records) == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), SystemExit("failed"), GiveUp("no")])
@@ -594,22 +594,22 @@ async def test_success_closes_an_edited_letter_for_what_it_was_edited_to(rd: red
     await rd.queues.pause("pay")
     await rd.dead.edit(letter.id, {"n": 2})
     await recorder.add("invoice", {"n": 2}, ValueError("no such customer"), said)
-    assert await recorder.landed("invoice", {"n": 1}, said, who="test", why="another input") == 0
-    assert await recorder.landed("invoice", {"n": 2}, said, who="test", why="it went through") == 1
+    assert await recorder.resolve_landed("invoice", {"n": 1}, said, who="test", why="another input") == 0
+    assert await recorder.resolve_landed("invoice", {"n": 2}, said, who="test", why="it went through") == 1
 
 
 async def test_success_closes_no_letter_whose_outcome_nobody_knows(rd: redrive.Redrive) -> None:
     recorder, said = rd.recorder, FailureDetails(task="pay")
     await recorder.add("invoice", {"n": 1}, redrive.OutcomeUnknown("charged, no answer"), said)
-    assert await recorder.landed("invoice", {"n": 1}, said, who="test", why="it went through") == 0
+    assert await recorder.resolve_landed("invoice", {"n": 1}, said, who="test", why="it went through") == 0
 
 
 @pytest.mark.parametrize("job_id", ["", None])
 async def test_success_closes_letters_that_are_known_by_their_input(rd: redrive.Redrive, job_id: Any) -> None:
     recorder = rd.recorder
     await recorder.add(job_id, {"n": 1}, ValueError("no"), FailureDetails())
-    assert await recorder.landed(job_id, {"n": 2}, FailureDetails(), who="test", why="another") == 0
-    assert await recorder.landed(job_id, {"n": 1}, FailureDetails(), who="test", why="the same") == 1
+    assert await recorder.resolve_landed(job_id, {"n": 2}, FailureDetails(), who="test", why="another") == 0
+    assert await recorder.resolve_landed(job_id, {"n": 1}, FailureDetails(), who="test", why="the same") == 1
 
 
 def test_nothing_recorded_is_never_silence(tmp_path: Path) -> None:

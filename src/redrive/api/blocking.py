@@ -1,4 +1,4 @@
-"""`with rd.blocking() as q`: the everyday verbs for code without an event loop."""
+"""`with rd.blocking() as q`: enqueues and looks from code without an event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """Everything here returns when it is done, and durable."""
+    """Enqueues and looks. Every method returns when its work is done and durable."""
 
     def __init__(self, enqueuer: Enqueuer, workers: Workers, jobs: Jobs, watch: Watch) -> None:
         self._enqueuer = enqueuer
@@ -31,7 +31,7 @@ class Blocking:
         self._watch = watch
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Any coroutine of redrive's: `q.run(rd.dead.list())`."""
+        """Run a coroutine of redrive's: `q.run(rd.dead.list())`."""
         return portal.run(work)
 
     def enqueue(self, task: str, payload: Mapping[str, Json] | None = None, **options: Any) -> BlockingHandle[Any]:

@@ -1,7 +1,7 @@
 """Runs statements inside a caller's own transaction: SQLAlchemy, psycopg, asyncpg or Django.
 
-None of these libraries is imported here: a connection is known by the names of its classes, and whoever gives one has
-imported its library.
+None of these libraries is imported here: a connection is known by the names of its classes, and the caller that gives
+one has imported its library.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Async(NamedTuple):
 
 
 def caller_of(within: Any) -> Sync | Async:
-    """Find out what a caller gave as `within=`. Refuses what it cannot write into, with the reason."""
+    """Finds how to run statements on what a caller gave as `within=`. Refuses what cannot be written into."""
     for kind in type(within).__mro__:
         adapt = _KNOWN.get((kind.__module__.partition(".")[0], kind.__name__))
         if adapt is not None:
@@ -46,7 +46,7 @@ def caller_of(within: Any) -> Sync | Async:
 
 
 def run_now(caller: Sync | Async, steps: Callable[[Dialect], Steps]) -> None:
-    """Run statements on a connection that needs no await, in this thread."""
+    """Runs statements on a connection that needs no await, in this thread."""
     if isinstance(caller, Async):
         raise InvalidOption(field="within", problem="this connection must be awaited: use `await task.enqueue(…)`")
     under_way, answer = steps(caller.dialect), None
@@ -55,7 +55,7 @@ def run_now(caller: Sync | Async, steps: Callable[[Dialect], Steps]) -> None:
 
 
 async def run(caller: Sync | Async, steps: Callable[[Dialect], Steps]) -> None:
-    """Run statements on any connection."""
+    """Runs statements on any connection."""
     if isinstance(caller, Sync):
         run_now(caller, steps)
         return
@@ -71,33 +71,31 @@ def _next(steps: Steps, answer: Rows | None) -> Statement | None:
         return None
 
 
-def _filled(statement: Statement, placeholder: str) -> str:
+def _fill(statement: Statement, placeholder: str) -> str:
     return statement.sql.format(**{name: placeholder.format(name) for name in statement.values})
+
+
+def _check_open(is_open: bool, how: str) -> None:
+    if not is_open:
+        raise InvalidOption(field="within", problem=_NOT_OPEN.format(how=how))
 
 
 # -- SQLAlchemy
 
 
 def _session(session: Any) -> Sync:
-    dialect = _dialect_of(session)
-
-    def execute(statement: Statement) -> Rows:
-        return _rows(session.execute(_text(statement), dict(statement.values)))
-
-    return Sync(dialect, execute)
+    return Sync(_dialect_of(session), lambda statement: _rows(session.execute(*_text(statement))))
 
 
 def _async_session(session: Any) -> Async:
-    dialect = _dialect_of(session)
-
     async def execute(statement: Statement) -> Rows:
-        return _rows(await session.execute(_text(statement), dict(statement.values)))
+        return _rows(await session.execute(*_text(statement)))
 
-    return Async(dialect, execute)
+    return Async(_dialect_of(session), execute)
 
 
 def _dialect_of(session: Any) -> Dialect:
-    """The dialect of a session or connection of SQLAlchemy, sync or async."""
+    """Returns the dialect of a session or connection of SQLAlchemy, sync or async."""
     if hasattr(session, "dialect"):
         return check_dialect(session.dialect.name)
     try:
@@ -109,8 +107,8 @@ def _dialect_of(session: Any) -> Dialect:
     return check_dialect(bind.dialect.name)
 
 
-def _text(statement: Statement) -> Any:
-    return sys.modules["sqlalchemy"].text(_filled(statement, ":{}"))
+def _text(statement: Statement) -> tuple[Any, dict[str, Any]]:
+    return sys.modules["sqlalchemy"].text(_fill(statement, ":{}")), dict(statement.values)
 
 
 def _rows(result: Any) -> Rows:
@@ -124,7 +122,7 @@ def _psycopg(connection: Any) -> Sync:
     _refuse_autocommit(connection)
 
     def execute(statement: Statement) -> Rows:
-        cursor = connection.execute(_filled(statement, "%({})s"), dict(statement.values) or None)
+        cursor = connection.execute(_fill(statement, "%({})s"), dict(statement.values) or None)
         return _tuples(cursor.fetchall(), cursor) if cursor.description else []
 
     return Sync("postgresql", execute)
@@ -134,38 +132,33 @@ def _async_psycopg(connection: Any) -> Async:
     _refuse_autocommit(connection)
 
     async def execute(statement: Statement) -> Rows:
-        cursor = await connection.execute(_filled(statement, "%({})s"), dict(statement.values) or None)
+        cursor = await connection.execute(_fill(statement, "%({})s"), dict(statement.values) or None)
         return _tuples(await cursor.fetchall(), cursor) if cursor.description else []
 
     return Async("postgresql", execute)
 
 
 def _tuples(rows: Sequence[Any], cursor: Any) -> Rows:
-    """Rows as tuples, also where the connection's row_factory makes dicts of them."""
+    """Makes tuples of rows, also where the connection's row_factory makes dicts of them."""
     names = [column.name for column in cursor.description]
     return [tuple(row[name] for name in names) if isinstance(row, dict) else tuple(row) for row in rows]
 
 
 def _refuse_autocommit(connection: Any) -> None:
     idle = connection.info.transaction_status == 0
-    if connection.autocommit and idle:
-        how = "use `with connection.transaction():`"
-        raise InvalidOption(field="within", problem=_NOT_OPEN.format(how=how))
+    _check_open(not (connection.autocommit and idle), "use `with connection.transaction():`")
 
 
 # -- asyncpg
 
 
 def _asyncpg(connection: Any) -> Async:
-    if not connection.is_in_transaction():
-        how = "use `async with connection.transaction():`"
-        raise InvalidOption(field="within", problem=_NOT_OPEN.format(how=how))
+    _check_open(connection.is_in_transaction(), "use `async with connection.transaction():`")
 
     async def execute(statement: Statement) -> Rows:
         numbers = {name: f"${number}" for number, name in enumerate(statement.values, start=1)}
-        return [
-            tuple(row) for row in await connection.fetch(statement.sql.format(**numbers), *statement.values.values())
-        ]
+        rows = await connection.fetch(statement.sql.format(**numbers), *statement.values.values())
+        return [tuple(row) for row in rows]
 
     return Async("postgresql", execute)
 
@@ -175,12 +168,11 @@ def _asyncpg(connection: Any) -> Async:
 
 def _django(connection: Any) -> Sync:
     dialect = check_dialect(connection.vendor)
-    if not connection.in_atomic_block and connection.get_autocommit():
-        raise InvalidOption(field="within", problem=_NOT_OPEN.format(how="use `with transaction.atomic():`"))
+    _check_open(connection.in_atomic_block or not connection.get_autocommit(), "use `with transaction.atomic():`")
 
     def execute(statement: Statement) -> Rows:
         with connection.cursor() as cursor:
-            cursor.execute(_filled(statement, "%({})s"), dict(statement.values) or None)
+            cursor.execute(_fill(statement, "%({})s"), dict(statement.values) or None)
             return list(cursor.fetchall()) if cursor.description else []
 
     return Sync(dialect, execute)

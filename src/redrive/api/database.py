@@ -1,4 +1,4 @@
-"""`rd.database`: what operators do with the store as a whole: check, back up, repair, and wait for its failure."""
+"""`rd.database`: checks, backs up and repairs the store as a whole, and waits for its failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INNER: Final = ("database", "schema", "integrity")
 
 
 class Database:
-    """The store as a whole, for operators."""
+    """Checks, backs up and repairs the store as a whole."""
 
     def __init__(self, core: Core, spool: Spool) -> None:
         self._core = core

@@ -31,7 +31,7 @@ log = logging.getLogger("redrive")
 
 @dataclass(eq=False)
 class Duties:
-    """Knows the services that have something to do from time to time."""
+    """Holds the services that have something to do from time to time."""
 
     core: Core
     enqueuer: Enqueuer
@@ -58,7 +58,7 @@ class Duties:
         )  # fmt: skip
 
     async def look(self) -> None:
-        """Looks around for what people are to be told. A look that fails does not blind the others; pages go first."""
+        """Looks for what people are to be told, pages first. A look that fails does not stop the others."""
         try:
             await self.notices.look()
         finally:
@@ -78,19 +78,18 @@ class Duties:
         await self.comebacks.work(worker.breakers)
 
     async def more_is_due(self, worker: Worker) -> bool:
-        """Does what a scheduler sees to, where none runs; whether that made more jobs due."""
+        """Does what a scheduler does, where none runs; returns whether that made more jobs due."""
         minded = await worker.mind_breakers() or await worker.resume_workflows(None) or await self.mind_schedules()
         return bool(minded or await self.redrives.advance(thorough=True))
 
     # -- schedules
 
     async def mind_schedules(self) -> int:
-        """Enqueues the jobs of due slots; how many they were."""
-        core = self.core
-        return await Schedules(core.store, core.registry, core.bus, core.clock, self.enqueue_slot).mind()
+        """Enqueues the jobs of due slots; returns how many."""
+        return await Schedules(self.core, self.enqueue_slot).mind()
 
     async def enqueue_slot(self, task: str, payload: Mapping[str, Json], options: dict[str, Any]) -> str:
-        """Enqueues the job of a slot as any job; one that a process with another payload made first stays."""
+        """Enqueues the job of a slot; a job that a process with another payload made first stays."""
         plan = self.enqueuer.plan(task, options, "scheduled_job")
         try:
             job, _, _ = await self.enqueuer.insert_one(self.enqueuer.prepare(plan, payload))

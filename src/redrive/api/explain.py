@@ -1,27 +1,27 @@
-"""What a failure means to redrive and why: `rd.explain`, `rd.classify_rule`, and the rules of redrive.toml."""
+"""Explains what a failure means to redrive and why: `rd.explain` and `rd.classify_rule`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.config import Settings
-from redrive.core.agents import AgentFleet
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.payload import encode
-from redrive.core.presets import Preset
-from redrive.engine.clock import Clock
-from redrive.engine.registry import Handler, Registry
+from redrive.engine.registry import Handler
 from redrive.engine.settle import signal_in
 from redrive.errors import Cancel, InvalidOption, Snooze
 from redrive.failures.capture import capture, guard_rule, qualified
-from redrive.failures.classify import DETAILS, RULE_NOTES, Rule, by_class
+from redrive.failures.classify import DETAILS, RULE_NOTES, by_class
+from redrive.jobs.tasks import Task
 from redrive.retries.decision import Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.remedies import OTHERWISE, WAYS, changed_wait
 from redrive.retries.strategy import decide
+
+if TYPE_CHECKING:
+    from redrive.jobs.core import Core
 
 log = logging.getLogger("redrive")
 
@@ -57,32 +57,73 @@ def _verb(decision: Decision) -> str:
             return f"held ({decision.because})"
 
 
-def explain(
-    error: BaseException, registry: Registry, clock: Clock, task: str | None, payload: Mapping[str, Json] | None
-) -> Explanation:
-    handler = registry.handlers.get(task or "")
-    if task is not None and handler is None:
-        raise InvalidOption(field="task", problem=f"{task!r} is not a task of this Redrive")
-    failure = capture(error)
-    given = payload if payload is not None else _imagined(handler)
-    job = _example(task or "example", handler, clock.now(), given)
-    cause = registry.cause_of(failure, handler, job if handler is not None or payload is not None else None)
-    case = Case(
-        job,
-        failure,
-        cause,
-        registry.policy_for(job),
-        clock.now(),
-        idempotent=handler.idempotent if handler else False,
-        abilities=handler.abilities(registry.fleet, registry.count) if handler else Abilities(registry.fleet),
-        effects=bool(handler and handler.effects),
-        manual=handler is not None and handler.retry_policy == "manual",
-    )
-    return Explanation(failure, cause, why_rule(cause.rule), _decision(error, case, handler))
+class FailureMethods:
+    """The methods of Redrive that say, and let users say, what a failure means."""
+
+    core: Core
+
+    def explain(
+        self,
+        error: BaseException,
+        task: Task[Any, Any] | str | None = None,
+        payload: Mapping[str, Json] | None = None,
+    ) -> Explanation:
+        """Say what would happen if a first attempt failed so: the cause, the rule that recognises it, the decision.
+
+        Whether a retry can be changed depends on the payload; without one, a long conversation stands for it.
+        """
+        registry, now = self.core.registry, self.core.clock.now()
+        name = task.name if isinstance(task, Task) else task
+        handler = registry.handlers.get(name or "")
+        if name is not None and handler is None:
+            raise InvalidOption(field="task", problem=f"{name!r} is not a task of this Redrive")
+        failure = capture(error)
+        job = _example(name or "example", handler, now, payload if payload is not None else _imagine_payload(handler))
+        cause = registry.cause_of(failure, handler, job if handler is not None or payload is not None else None)
+        case = Case(
+            job,
+            failure,
+            cause,
+            registry.policy_for(job),
+            now,
+            idempotent=handler.idempotent if handler else False,
+            abilities=handler.abilities(registry.fleet, registry.count) if handler else Abilities(registry.fleet),
+            effects=bool(handler and handler.effects),
+            manual=handler is not None and handler.retry_policy == "manual",
+        )
+        return Explanation(failure, cause, why_rule(cause.rule), _decide(error, case, handler))
+
+    def classify_rule(self, rule: Any = None, detail: str | None = None, *, name: str | None = None) -> Any:
+        """Add a rule in front of redrive's: `rd.classify_rule(MyError, "rate_limited")`, or as a decorator.
+
+        A decorated function gets a `redrive.Failure` and returns a detail, or None where it does not know.
+        """
+        if rule is None:
+            return lambda function: self.classify_rule(function, detail, name=name)
+        if isinstance(rule, type) and issubclass(rule, BaseException):
+            if detail not in DETAILS:
+                raise InvalidOption(field="detail", problem=f"{detail!r} is not one of {', '.join(DETAILS)}")
+            self._add_rule(name or qualified(rule), by_class([qualified(rule)], detail))
+        elif callable(rule):
+            self._add_rule(name or str(getattr(rule, "__name__", "rule")), rule)
+        else:
+            raise InvalidOption(field="rule", problem=f"{rule!r} is neither an exception class nor a function")
+        return rule
+
+    def _add_rule(self, name: str, rule: Callable[[Failure], str | None]) -> None:
+        self.core.registry.rules.append((name, guard_rule(name, rule, _warn_of_rule)))
+
+    def queue_of_task(self, task: str) -> str:
+        """Return the queue that the jobs of a task go to by default: the task's own name where it is not known here."""
+        return self.core.registry.queue_of_task(task)
 
 
-def _decision(error: BaseException, case: Case, handler: Handler | None) -> Decision:
-    """What is decided; signals that are no failures, and the task's own ways, have their say first."""
+def _warn_of_rule(name: str, error: BaseException) -> None:
+    log.warning("the rule %s failed and was passed over: %r", name, error)
+
+
+def _decide(error: BaseException, case: Case, handler: Handler | None) -> Decision:
+    """Decides about a failure. Signals that are no failures, and the task's own ways, come first."""
     signal = signal_in(error)
     if isinstance(signal, Snooze):
         return RetryLater(signal.seconds, str(signal), "snoozed", costs_attempt=False)
@@ -99,15 +140,15 @@ def _decision(error: BaseException, case: Case, handler: Handler | None) -> Deci
     return decision
 
 
-def _imagined(handler: Handler | None) -> Mapping[str, Json]:
-    """Where nobody gives a payload: a long conversation, as far as the task takes one."""
+def _imagine_payload(handler: Handler | None) -> Mapping[str, Json]:
+    """Makes the payload where the caller gives none: a long conversation, as far as the task takes one."""
     if handler is None or handler.adapt is not None:
         return _TALK
     return {name: value for name, value in _TALK.items() if name in handler.signature.names}
 
 
 def why_rule(rule: str) -> str:
-    """How a rule recognises a failure, in words; a user's own rule has only its name."""
+    """Says how a rule recognises a failure; a user's own rule has only its name."""
     return RULE_NOTES.get(rule, "a rule of your own")
 
 
@@ -123,36 +164,3 @@ def _example(task: str, handler: Handler | None, now: float, payload: Mapping[st
     queue = handler.queue if handler else task
     text = encode(dict(payload), limit=1 << 40).text
     return Job("0" * 32, queue, task, None, State.running, 2, now, 1, now, now, text, run=1, started_at=now)
-
-
-def add_rule(registry: Registry, rule: Any, detail: str | None, name: str | None) -> Any:
-    """A class with a detail, or a function; without either, a decorator."""
-    if rule is None:
-        return lambda function: add_rule(registry, function, detail, name)
-    if isinstance(rule, type) and issubclass(rule, BaseException):
-        if detail not in DETAILS:
-            raise InvalidOption(field="detail", problem=f"{detail!r} is not one of {', '.join(DETAILS)}")
-        _add(registry, name or qualified(rule), by_class([qualified(rule)], detail))
-    elif callable(rule):
-        _add(registry, name or str(getattr(rule, "__name__", "rule")), rule)
-    else:
-        raise InvalidOption(field="rule", problem=f"{rule!r} is neither an exception class nor a function")
-    return rule
-
-
-def _add(registry: Registry, name: str, rule: Callable[[Failure], str | None]) -> None:
-    registry.rules.append((name, guard_rule(name, rule, _tell)))
-
-
-def _tell(name: str, error: BaseException) -> None:
-    log.warning("the rule %s failed and was passed over: %r", name, error)
-
-
-def declared_rules(settings: Settings) -> list[tuple[str, Rule]]:
-    return [(f"redrive.toml rules[{number}]", rule.as_rule()) for number, rule in enumerate(settings.rules)]
-
-
-def fleet_of(settings: Settings, preset: Preset) -> AgentFleet:
-    """Put the agents of the settings over those of the preset. An empty `escalation` turns the preset's off."""
-    escalation = preset.escalation if settings.escalation is None else settings.escalation
-    return AgentFleet({**preset.agents, **settings.agents}, settings.models, escalation or None)

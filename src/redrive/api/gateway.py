@@ -1,14 +1,15 @@
-"""For agents: call a task and be told honestly how it stands. An operation is a job."""
+"""Runs a task for an agent and answers how it stands. An operation is a job."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from redrive.core import lifecycle
 from redrive.core.checks import check_name, check_words
@@ -35,19 +36,21 @@ from redrive.jobs.tasks import Seconds, Task, read_seconds
 from redrive.jobs.wait_for_job import read_result
 
 if TYPE_CHECKING:
+    from redrive.api.workers import Workers
     from redrive.jobs.core import Core
     from redrive.notices.repeats import RepeatedActions
 
 log = logging.getLogger("redrive.gateway")
+T = TypeVar("T")
 WHO: Final = "gateway"
 RECENT: Final = 20
 LOOK: Final = 100
-"""How many jobs one look for the next that is due reads."""
+"""How many jobs one look for the next due job reads."""
 LONG_DUE: Final = 30 * 86_400.0
 
 
 class Gateway:
-    """`rd.call`, `rd.submit`, `rd.retry`, and the status of operations."""
+    """Carries out `rd.call`, `rd.submit` and `rd.retry`, and reads the status of operations."""
 
     def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
@@ -57,7 +60,7 @@ class Gateway:
         """Calls that go on after their callers stopped waiting, by the event loop they run on."""
 
     def _spot(self) -> OnTheSpot:
-        """The one of this event loop and the present store."""
+        """Return what runs jobs in this event loop on the present store."""
         core, loop = self._core, asyncio.get_running_loop()
         spot = self._spots.get(loop)
         if spot is None or spot.store is not core.store:
@@ -67,19 +70,25 @@ class Gateway:
         return spot
 
     def _retire(self, spot: OnTheSpot) -> None:
-        """Its store was closed elsewhere: it stops once what it runs has come to its end, and its heart with it."""
-        late = self._late.setdefault(asyncio.get_running_loop(), set())
-        late.add(stopping := asyncio.create_task(_stopped_after(late - {asyncio.current_task()}, spot)))
-        stopping.add_done_callback(late.discard)
+        """Stop one whose store was closed elsewhere, once the calls that it runs have ended."""
+        others = self._late.get(asyncio.get_running_loop(), set()) - {asyncio.current_task()}
+        self._go_on(_stop_after(others, spot))
+
+    def _go_on(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start work that may go on after its caller stopped waiting."""
+        task, late = asyncio.create_task(work), self._late.setdefault(asyncio.get_running_loop(), set())
+        late.add(task)
+        task.add_done_callback(late.discard)
+        return task
 
     def cancelled(self, job_id: str) -> None:
-        """Somebody in this process cancelled an operation: no need to wait for the heartbeat."""
+        """Stop an operation that was cancelled in this process, without waiting for the heartbeat."""
         for loop, spot in list(self._spots.items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(spot.cancelled, job_id)
 
     async def close(self) -> None:
-        """Let what goes on behind callers that stopped waiting finish, for a while; then its jobs are given back."""
+        """Wait a while for calls whose callers stopped waiting; then give their jobs back."""
         here = asyncio.get_running_loop()
         late = self._late.pop(here, set())
         for loop in [loop for loop in list(self._late) if loop.is_closed()]:
@@ -107,9 +116,9 @@ class Gateway:
         if handler is not None and handler.read_only:
             return await self._read(handler, params, limit, plan.fields.get("session_id"))
         prepared = self._enqueuer.prepare(plan, params)
-        stopped = await self._paused(prepared.job.queue)
+        stopped = await self._why_paused(prepared.job.queue)
         if handler is not None and stopped is None:
-            prepared = msgspec.structs.replace(prepared, job=self._reserved(prepared.job))
+            prepared = replace(prepared, job=self._reserve(prepared.job))
         job, duplicate, spooled = await self._accept(prepared)
         if spooled:
             return outcome_of(job)
@@ -118,19 +127,19 @@ class Gateway:
         if duplicate or handler is None:
             return await self.outcome(job)
         if stopped is not None:
-            said = f"Queued, not done: {stopped}. Ask for the status of operation {job.short_id}, do not call it again."
-            return msgspec.structs.replace(await self.outcome(job), message=said)
-        return await self._within(self._run(job), job, limit)
+            then = f"Ask for the status of operation {job.short_id}, do not call it again."
+            return replace(await self.outcome(job), message=f"Queued, not done: {stopped}. {then}")
+        return await self._wait(self._run(job), job, limit)
 
     async def _accept(self, prepared: Prepared) -> tuple[Job, bool, bool]:
-        """Accepts an operation. Where neither store nor spool can, the store's error is raised."""
+        """Accept an operation. Where neither store nor spool can, the store's error is raised."""
         try:
             return await self._enqueuer.insert_one(prepared)
         except SpoolUnusable as unusable:
             raise unusable.store from unusable
 
-    async def _paused(self, queue: str) -> str | None:
-        """Why nothing starts in this queue now, in words. A store that does not answer is told of by accepting."""
+    async def _why_paused(self, queue: str) -> str | None:
+        """Say why nothing starts in this queue now. A store that does not answer fails at the next write anyway."""
         try:
             switch = await paused(self._core.store, queue)
         except (StoreError, OSError) as error:
@@ -140,13 +149,13 @@ class Gateway:
             return None
         return f"the queue {queue} is paused{f' ({switch.why})' if switch.why else ''}, and goes on when it is resumed"
 
-    def _reserved(self, job: Job) -> Job:
-        """Ours to run: no worker takes it before we have had the time to; if we die first, one does."""
+    def _reserve(self, job: Job) -> Job:
+        """Keep workers from a job for as long as its lease; if this process dies first, a worker takes it then."""
         lease = self._core.registry.policy_for(job).lease or 90.0
-        return msgspec.structs.replace(job, run_at=self._core.clock.now() + lease)
+        return replace(job, run_at=self._core.clock.now() + lease)
 
     async def _run(self, job: Job) -> Outcome:
-        """It is accepted: whatever the store does from here on, the answer names it, lest it be made twice."""
+        """Run an accepted job. Whatever the store does now, the answer names the job, so that it is not made twice."""
         try:
             ran = await self._spot().run(job)
             return await self.outcome(ran.job, recovered=ran.recovered)
@@ -154,27 +163,24 @@ class Gateway:
             log.warning("job %s (%s): its caller cannot be told how it stands: %s", job.short_id, job.task, error)
             return unknown_outcome(job.id, error)
 
-    async def _within(self, work: Coroutine[Any, Any, Outcome], job: Job, limit: float | None) -> Outcome:
-        """The answer, or after `limit` seconds word that it goes on without us."""
-        going, late = asyncio.create_task(work), self._late.setdefault(asyncio.get_running_loop(), set())
-        late.add(going)
-        going.add_done_callback(late.discard)
+    async def _wait(self, work: Coroutine[Any, Any, Outcome], job: Job, limit: float | None) -> Outcome:
+        """Wait for the answer; after `limit` seconds answer that the job goes on."""
+        going = self._go_on(work)
         try:
             done, _ = await asyncio.wait([going], timeout=limit)
         except asyncio.CancelledError:
             if going.done() or not self._spot().leave(job.id):
-                late.add(telling := asyncio.create_task(self._tell_session(going, job)))
-                telling.add_done_callback(late.discard)
+                self._go_on(self._tell_session(going, job))
             raise
         if done or not self._spot().leave(job.id):
-            return await _heard(going)
-        return outcome_of(msgspec.structs.replace(job, state=State.running))
+            return await _answer(going)
+        return outcome_of(replace(job, state=State.running))
 
     async def _tell_session(self, going: asyncio.Task[Outcome], job: Job) -> None:
-        """Writes the notice that the caller's answer would have replaced: the caller left while the end was written."""
+        """Write the notice that the answer would have replaced: the caller left while the end was written."""
         await asyncio.wait([going])
         if going.cancelled() or going.exception() is not None or going.result().status not in ("ok", "failed"):
-            return  # it did not end here: the move that ends it tells the session
+            return  # the job did not end here: the move that ends it tells the session
         try:
             ended = await find_job(self._core.store, job.id)
             if ended.state in (State.done, State.dead):
@@ -187,7 +193,7 @@ class Gateway:
     async def _read(
         self, handler: Handler, params: Mapping[str, Json], limit: float | None, session: str | None
     ) -> Outcome:
-        """Nothing is stored of what changes nothing."""
+        """Run a task that changes nothing, without storing a job."""
         encoded = encode(dict(params), limit=self._core.settings.payload_limit)
         check_kept(params, encoded, handler.signature)
         arguments = handler.signature.arguments(encoded.text)
@@ -199,7 +205,7 @@ class Gateway:
                 missing, back = await lacking(handler.requires, self._core.clock)
                 if missing:
                     raise down(missing, self._core.clock)
-                value = await _called(handler, arguments)
+                value = await _call(handler, arguments)
             failure = inspected(handler, value, handler.name)
         except BaseException as error:
             if _is_the_callers(error, interrupts):
@@ -224,7 +230,6 @@ class Gateway:
         return Outcome("ok", result=shown, message="Done.", truncated=cut, registry_auto_recovered=back)
 
     async def submit(self, task: Task[Any, Any] | str, params: Mapping[str, Json], **options: Any) -> Outcome:
-        """Later, by a worker: one attempt. The answer is an operation to ask about."""
         name = task.name if isinstance(task, Task) else check_name("task", task)
         keyed = {"lease": REASONS["deferred_submit"].lease, **self._enqueuer.add_key(name, params, options)}
         prepared = self._enqueuer.prepare(self._enqueuer.plan(name, keyed, reason="deferred_submit"), params)
@@ -234,7 +239,6 @@ class Gateway:
         return await self.outcome(job)
 
     async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
-        """Once more, with what was given the first time. What is done stays done."""
         check_words(who, None)
         limit = read_seconds(timeout, "timeout") if timeout is not None else None
         job = await find_job(self._core.store, operation_id)
@@ -243,40 +247,40 @@ class Gateway:
             return await self.outcome(job)
         if handler is None:
             raise InvalidOption(field="operation_id", problem=f"the task {job.task!r} is not known here")
-        if (stopped := await self._paused(job.queue)) is not None:
-            return msgspec.structs.replace(await self.outcome(job), message=f"Not tried: {stopped}. Try again then.")
+        if (stopped := await self._why_paused(job.queue)) is not None:
+            return replace(await self.outcome(job), message=f"Not tried: {stopped}. Try again then.")
         missing, back = await lacking(handler.requires, self._core.clock)
         if missing:
-            said = f"Not tried: {down(missing, self._core.clock)}. Try again when it is there."
-            return msgspec.structs.replace(await self.outcome(job), message=said)
+            message = f"Not tried: {down(missing, self._core.clock)}. Try again when it is there."
+            return replace(await self.outcome(job), message=message)
         try:
-            job = await self._due(job, who)
+            job = await self._bring_back(job, who)
         except (JobNotReady, IllegalMove) as error:
             return Outcome("failed", job.id, message=str(error), error=job.error)
         if job.state is not State.waiting:
             return await self.outcome(job)
-        outcome = await self._within(self._run(job), job, limit)
-        return msgspec.structs.replace(outcome, registry_auto_recovered=outcome.registry_auto_recovered or back)
+        outcome = await self._wait(self._run(job), job, limit)
+        return replace(outcome, registry_auto_recovered=outcome.registry_auto_recovered or back)
 
-    async def _due(self, job: Job, who: str) -> Job:
-        """Brought back where it is dead or parked; what waits for a person stays."""
+    async def _bring_back(self, job: Job, who: str) -> Job:
+        """Bring a job back that is dead or parked; one that waits for a person stays."""
+        why = "asked to retry"
         if job.state is State.dead:
-            return await self._enqueuer.bring_back(job.id, who, "asked to retry")
+            return await self._enqueuer.bring_back(job.id, who, why)
         if job.state is State.held and job.because in ("circuit_open", "consent"):
-            why = "asked to retry"
             if job.because == "circuit_open":
                 await self._spot().attempts.breakers.send(job)
             return await move_job(self._core, job.id, lambda job, now: lifecycle.unblocked(job, now, who=who, why=why))
         return job
 
     async def outcome(self, job: Job, *, recovered: bool = False) -> Outcome:
-        """How an operation stands, with its result as far as it fits."""
+        """Return how an operation stands, with its result as far as it fits."""
         full = (await find_job(self._core.store, job.id)) if job.state is not State.waiting or job.run else job
         text = await read_result(self._core.store, full) if full.state is State.done else None
         return outcome_of(full, msgspec.json.decode(text) if text else None, recovered=recovered)
 
     async def summary(self) -> dict[str, Json]:
-        """The retry queue in one look: how many wait, when the next is due, and the latest operations."""
+        """Sum up the retry queue: how many operations wait, when the next is due, and the latest ones."""
         store = self._core.store
         by_reason: dict[str, int] = {}
         recent: list[dict[str, Json]] = []
@@ -284,8 +288,8 @@ class Gateway:
         for reason in ("retry", "deferred_submit", "scheduled_job"):
             queued = Filter(states=(State.waiting,), reason=reason)
             by_reason[reason] = (await store.count(queued)).get((), 0)
-            recent += [_listed(job) for job in (await store.find(queued, limit=RECENT)).jobs]
-            due.append(await _soonest(store, queued, self._core.clock.now()))
+            recent += [_show(job) for job in (await store.find(queued, limit=RECENT)).jobs]
+            due.append(await _next_due(store, queued, self._core.clock.now()))
         soonest = min((at for at in due if at is not None), default=None)
         return {
             "queued": sum(by_reason.values()),
@@ -295,7 +299,7 @@ class Gateway:
         }
 
 
-async def _stopped_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot) -> None:
+async def _stop_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot) -> None:
     try:
         if running:
             await asyncio.wait(running)
@@ -303,22 +307,22 @@ async def _stopped_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot
         await spot.stop()
 
 
-async def _soonest(store: Store, queued: Filter, now: float) -> float | None:
-    """When the first of them is due, to the second, in some twenty looks; one of those that have been due for weeks."""
+async def _next_due(store: Store, queued: Filter, now: float) -> float | None:
+    """Finds when the first of these jobs is due, to the second, by some twenty looks at a few jobs each."""
 
-    async def by(at: float | None) -> float | None:
-        page = await store.find(msgspec.structs.replace(queued, due_at=at), limit=LOOK, oldest=True)
+    async def due_by(at: float | None) -> float | None:
+        page = await store.find(replace(queued, due_at=at), limit=LOOK, oldest=True)
         return min((job.run_at for job in page.jobs), default=None)
 
-    nobody = now - LONG_DUE
-    soonest = await by(nobody)
+    none_before = now - LONG_DUE
+    soonest = await due_by(none_before)
     if soonest is not None:
         return soonest
-    soonest = await by(None)
-    while soonest is not None and soonest - nobody > 1.0:
-        middle = (nobody + soonest) / 2
-        half = await by(middle)
-        nobody, soonest = (middle, soonest) if half is None else (nobody, half)
+    soonest = await due_by(None)
+    while soonest is not None and soonest - none_before > 1.0:
+        middle = (none_before + soonest) / 2
+        half = await due_by(middle)
+        none_before, soonest = (middle, soonest) if half is None else (none_before, half)
     return soonest
 
 
@@ -330,55 +334,70 @@ def _is_the_callers(error: BaseException, interrupts: Interrupts) -> bool:
     return ends_a_process(error) and interrupts.explain(error)
 
 
-async def _heard(going: asyncio.Task[Outcome]) -> Outcome:
-    """The answer. An interrupt by a person reaches the caller as what it was."""
+async def _answer(going: asyncio.Task[Outcome]) -> Outcome:
+    """Waits for the answer. A person's interrupt reaches the caller as the error that it was."""
     try:
         return await going
     except Interrupted as interrupted:
         raise interrupted.error from None
 
 
-async def _called(handler: Handler, arguments: dict[str, Any]) -> Any:
-    """A plain function runs in a thread: nobody else has to wait for it."""
+async def _call(handler: Handler, arguments: dict[str, Any]) -> Any:
+    """Calls a task's function; a plain function runs in a thread of its own."""
     if handler.is_async:
         return await finished(await handler.function(**arguments))
     return await asked(functools.partial(handler.function, **arguments))
 
 
-def _listed(job: Job) -> dict[str, Json]:
-    said = {"status": f"queued_{job.reason}", "retry_at": iso(job.run_at), "max_retries": job.allowed}
-    return {**outcome_of(job).public(), **said, "task": job.task}
+def _show(job: Job) -> dict[str, Json]:
+    retry = {"status": f"queued_{job.reason}", "retry_at": iso(job.run_at), "max_retries": job.allowed}
+    return {**outcome_of(job).public(), **retry, "task": job.task}
 
 
-Params = Mapping[str, Json]
+class AgentMethods:
+    """The methods of Redrive for agents. Every answer is observed, so that a session which repeats itself is warned."""
 
-
-class Operations:
-    """Answers `rd.call`, `rd.submit` and `rd.retry`; every answer is observed."""
-
-    def __init__(self, core: Core, gateway: Gateway, repeats: RepeatedActions, load: Callable[[], None]) -> None:
-        self._core = core
-        self._gateway = gateway
-        self._repeats = repeats
-        self._load = load
+    core: Core
+    _gateway: Gateway
+    _repeats: RepeatedActions
+    _workers: Workers
 
     async def call(
-        self, task: Task[Any, Any] | str, params: Params | None, timeout: Seconds | None, options: Mapping[str, Any]
+        self,
+        task: Task[Any, Any] | str,
+        params: Mapping[str, Json] | None = None,
+        *,
+        timeout: Seconds | None = None,
+        **options: Any,
     ) -> Outcome:
-        self._load()
+        """Run a task now and here, and return how it stands: done, queued for a retry (which is not done), or failed.
+
+        The operation is on disk before the task starts, unless the task is `read_only=True`. After `timeout` seconds
+        the answer is the operation's id; the task goes on.
+        """
+        self._workers.load()
         given = {} if params is None else params
         made = self._gateway.call(task, given, timeout=timeout, **options)
-        return await self._repeats.watched(made, task, given, options.get("session_id"))
+        return await self._repeats.watch(made, task, given, options.get("session_id"))
 
-    async def submit(self, task: Task[Any, Any] | str, params: Params | None, options: Mapping[str, Any]) -> Outcome:
-        self._load()
+    async def submit(
+        self, task: Task[Any, Any] | str, params: Mapping[str, Json] | None = None, **options: Any
+    ) -> Outcome:
+        """Have a worker run a task later, in one attempt. The answer is an operation to ask about."""
+        self._workers.load()
         given = {} if params is None else params
         made = self._gateway.submit(task, given, **options)
-        return await self._repeats.watched(made, task, given, options.get("session_id"))
+        return await self._repeats.watch(made, task, given, options.get("session_id"))
 
-    async def retry(self, operation_id: str, timeout: Seconds | None, who: str) -> Outcome:
-        self._load()
-        return await self._repeats.watched_retry(self._gateway.retry(operation_id, timeout=timeout, who=who))
+    async def retry(self, operation_id: str, *, timeout: Seconds | None = None, who: str = WHO) -> Outcome:
+        """Try an operation once more, by its id alone, with its first input. What is done stays done."""
+        self._workers.load()
+        return await self._repeats.watch_retry(self._gateway.retry(operation_id, timeout=timeout, who=who))
 
     async def outcome(self, operation_id: str) -> Outcome:
-        return await self._gateway.outcome(await find_job(self._core.store, operation_id))
+        """Return how an operation stands, as `call` would, with its result."""
+        return await self._gateway.outcome(await find_job(self.core.store, operation_id))
+
+    async def operations(self) -> dict[str, Json]:
+        """Count the operations that wait for a retry or a worker, with the next due time and the latest of them."""
+        return await self._gateway.summary()

@@ -1,4 +1,4 @@
-"""`rd.jobs`: single jobs, whatever their state."""
+"""`rd.jobs`: reads and moves single jobs, whatever their state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redrive.errors import IllegalMove, InvalidInput
 from redrive.jobs.lookup import SOMEBODY, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
 from redrive.jobs.wait_for_job import follow_events, read_result, wait_for_result
-from redrive.notices.sessions import Sessions, check_asks, refused
+from redrive.notices.sessions import Sessions, check_asks, decide_no
 
 if TYPE_CHECKING:
     from redrive.api.dead import Dead
@@ -41,11 +41,11 @@ PAGE: Final = 1000
 SEARCH_PAGE: Final = 500
 MOST_SEARCHED: Final = 20_000
 TOGETHER: Final = 200
-"""So many effects are closed in the commit that moves their job."""
+"""How many effects are closed in the commit that moves their job."""
 
 
 class Searched(NamedTuple):
-    """What a search found, and how many jobs it looked at."""
+    """The jobs that a search found, and how many it looked at."""
 
     page: Page
     looked_at: int
@@ -58,8 +58,8 @@ def _has(job: Job, text: str) -> bool:
     return wanted in (job.error or "").casefold() or escaped in (job.payload or "").casefold()
 
 
-def _masked(job: Job) -> Job:
-    """The job as it is shown: with what looks like a secret masked in its input and its error."""
+def _mask(job: Job) -> Job:
+    """Masks what looks like a secret in a job's input and error, as the job is shown."""
     try:
         payload = msgspec.json.encode(redact(msgspec.json.decode(job.payload or "null"))).decode()
     except msgspec.MsgspecError:  # a disk has damaged it
@@ -68,7 +68,7 @@ def _masked(job: Job) -> Job:
 
 
 class Jobs:
-    """Single jobs, whatever their state."""
+    """Reads and moves single jobs, whatever their state."""
 
     def __init__(
         self, core: Core, workers: Workers, gateway: Gateway, sessions: Sessions, repeats: RepeatedActions, dead: Dead
@@ -81,29 +81,29 @@ class Jobs:
         self._dead = dead
 
     async def get(self, id: str) -> Job:
-        """The record itself, with its history. A part of the id is enough where it is unique."""
+        """Read a job with its history. A part of the id is enough where it is unique."""
         return await find_job(self._core.store, id)
 
     async def get_many(self, ids: Sequence[str]) -> Sequence[Job]:
-        """Reads the records of jobs by their whole ids; unknown ids are left out."""
+        """Read jobs by their whole ids; unknown ids are left out."""
         return await self._core.store.get(ids)
 
     async def longest_due(self) -> float:
-        """Measures for how many seconds the due job that was accepted first has been due; 0 where none is."""
+        """Measure for how many seconds the due job that was accepted first has been due; 0 where none is."""
         now = self._core.clock.now()
         page = await self._core.store.find(Filter(states=(State.waiting,), due_at=now), limit=1, oldest=True)
         return max((now - job.run_at for job in page.jobs), default=0.0)
 
     async def events(self, after: str | None, limit: int = 1000) -> Sequence[Event]:
-        """Lists the committed moves of all jobs after a cursor, in order; after None, only where the log ends now."""
+        """List the committed moves of all jobs after a cursor, in order; after None, only where the log ends now."""
         return await self._core.store.events(after, limit)
 
     async def story(self, id: str) -> Sequence[Event]:
-        """Every move of a job, with who and why, from the beginning."""
+        """List every move of a job, with who and why, from the beginning."""
         return await self._core.store.story((await find_job(self._core.store, id)).id)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
-        """Newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
+        """List jobs, newest first. Filters: state, queue, task, agent, session_id, key, category, detail, …"""
         return await self._core.store.find(make_filter(filters), cursor, check_limit(limit))
 
     async def count(self, *, by: Sequence[str] = (), **filters: Any) -> dict[tuple[str | None, ...], int]:
@@ -134,11 +134,11 @@ class Jobs:
     async def search(
         self, text: str, *, limit: int = 50, cursor: str | None = None, secrets: bool = True, **filters: Any
     ) -> Searched:
-        """Jobs whose input or last error has this text, newest first. Takes the filters of `list`.
+        """Find jobs whose input or last error has this text, newest first. Takes the filters of `list`.
 
-        Without `secrets` only what is shown is searched: else who may not see a secret could guess it letter by letter.
-        One search looks at no more than the newest 20,000 jobs that match the filters; its cursor looks further back.
-        It reads in pages and stops once `limit` were found, so that a few more than `limit` may be given.
+        Without `secrets` only the masked text is searched, so that a search cannot guess a secret letter by letter. One
+        search looks at no more than the newest 20,000 jobs that match the filters; its cursor looks further back. A
+        search reads in pages and stops once `limit` jobs were found, so that it may return a few more than `limit`.
         """
         if not text:
             raise InvalidInput(field="text", problem="is empty; give some letters to look for")
@@ -147,13 +147,13 @@ class Jobs:
         while True:
             page = await self._core.store.find(chosen, cursor, SEARCH_PAGE)
             looked_at += len(page.jobs)
-            found += [job for job in page.jobs if _has(job, text) and (secrets or _has(_masked(job), text))]
+            found += [job for job in page.jobs if _has(job, text) and (secrets or _has(_mask(job), text))]
             cursor = page.cursor
             if cursor is None or len(found) >= limit or looked_at >= MOST_SEARCHED:
                 return Searched(Page(found, cursor, page.as_of), looked_at)
 
     async def waits_for_worker(self, job: Job) -> str | None:
-        """Says that no live worker takes a job, and which task may be meant instead; None where one takes it."""
+        """Say that no live worker takes a job, and which task may be meant instead; None where one takes it."""
         workers = await living(self._core.store, self._core.clock.now())
         if any(worker.takes(job.queue, job.task, job.agent) for worker in workers):
             return None
@@ -163,23 +163,23 @@ class Jobs:
         done = await self._core.store.count(Filter(states=(State.done,)), by=("task",))
         known = announced | self._core.registry.handlers.keys() | {str(task) for (task,) in done}
         meant = suggestion(job.task, known - {job.task})
-        said = f"no live worker announces the task {job.task!r}: the job waits until one does"
-        return f"{said}; {meant}" if meant else said
+        problem = f"no live worker announces the task {job.task!r}: the job waits until one does"
+        return f"{problem}; {meant}" if meant else problem
 
     async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
-        """No longer wanted. A running task sees ctx.cancelled; what it still says does not count."""
+        """Cancel a job. A running task sees ctx.cancelled; what it still returns does not count."""
         check_words(who, why)
         job = await move_job(self._core, id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
         self._stop_here(job.id)
         return job
 
     def _stop_here(self, id: str) -> None:
-        """Tells the workers of this process that a job was cancelled; others notice at their next heartbeat."""
+        """Tell the workers of this process that a job was cancelled; others notice at their next heartbeat."""
         self._workers.tell(lambda worker: worker.cancelled(id))
         self._gateway.cancelled(id)
 
     async def result(self, id: str) -> Json:
-        """The whole result of a done job, however long; None where it has none."""
+        """Read the whole result of a done job, however long; None where it has none."""
         text = await self.result_json(await self.get(id))
         return msgspec.json.decode(text) if text else None
 
@@ -192,14 +192,14 @@ class Jobs:
         return await wait_for_result(self._core, handle, timeout)
 
     def events_of(self, job_id: str) -> AsyncIterator[Event]:
-        """Tell what is committed about a job from now on, as `handle.events()` does."""
+        """Yield what is committed about a job from now on, as `handle.events()` does."""
         return follow_events(self._core, job_id)
 
     async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
-        """Yes to what a held job asks for: consent to exactly this, or its question. It goes on."""
+        """Answer yes to what a held job asks for: consent to exactly this, or its question. The job goes on."""
         check_words(who, why)
         job = await find_job(self._core.store, id)
-        puts = await self._sessions.approved(job, who, why)
+        puts = await self._sessions.make_approval(job, who, why)
 
         def arrow(job: Job, now: float) -> Transition:
             check_asks(job)
@@ -208,21 +208,19 @@ class Jobs:
         return await move_job(self._core, job.id, arrow, puts)
 
     async def reject(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
-        """No. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
+        """Answer no. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
         check_words(who, why)
         job = await find_job(self._core.store, id)
-        puts = await self._sessions.rejected(job, who, why)
-        return await move_job(self._core, job.id, lambda job, now: refused(job, now, who, why), puts)
+        puts = await self._sessions.make_rejection(job, who, why)
+        return await move_job(self._core, job.id, lambda job, now: decide_no(job, now, who, why), puts)
 
     async def effects(self, id: str | None = None, *, agent: str | None = None) -> Sequence[EffectRecord]:
-        """What was done outside, effect by effect, as far as it is known: of one job, or of all, by agent."""
-        found = await effects_of(
-            self._core.store, (await find_job(self._core.store, id)).id if id is not None else None
-        )
-        return [effect for effect in found if agent in (None, effect.agent)]
+        """List the effects outside, as far as they are known: of one job, or of all, by agent."""
+        whole = (await find_job(self._core.store, id)).id if id is not None else None
+        return [effect for effect in await effects_of(self._core.store, whole) if agent in (None, effect.agent)]
 
     async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
-        """A person's word about an outcome nobody knew. Landed: the job is done. Not landed: it runs again."""
+        """Resolve an unknown outcome by hand. Landed: the job is done. Not landed: the job runs again."""
         check_words(who, why)
         if landed:
             return await move_job(self._core, id, lambda job, now: lifecycle.resolved(job, now, who=who, why=why))
@@ -236,15 +234,15 @@ class Jobs:
                 return lifecycle.unblocked(job, now, who=who, why=why)
             return redriven(self._core, job, now, who, why)
 
-        puts = [*nothing_landed(job), *await self._absent(job, f"{who}: {why}")]
+        puts = [*nothing_landed(job), *await self._note_absent(job, f"{who}: {why}")]
         if len(puts) > TOGETHER:
-            again(job, self._core.clock.now())  # what is refused must not have written anything
+            again(job, self._core.clock.now())  # raises before anything is written where the move is refused
         what = f"the effects of job {job.short_id} were noted as absent"
         await commit_in_parts(self._core.store, puts[TOGETHER:], what=what)
         return await move_job(self._core, job.id, again, puts[:TOGETHER])
 
-    async def _absent(self, job: Job, note: str) -> Sequence[Put]:
-        """The job's open effects, closed by a person: they did not land."""
+    async def _note_absent(self, job: Job, note: str) -> Sequence[Put]:
+        """Close a job's open effects by hand: they did not land."""
         now = self._core.clock.now()
         return [
             kept(job.id, msgspec.structs.replace(effect, status="absent", at=now, note=note))
@@ -253,9 +251,9 @@ class Jobs:
         ]
 
     async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
-        """Forget the contents of a job or of all jobs of a session, for privacy; live ones are cancelled first.
+        """Erase the contents of a job or of all jobs of a session, for privacy; live jobs are cancelled first.
 
-        Investigations that `[signals]` has started for them are erased, too: they were given their errors.
+        Investigations that `[signals]` has started for these jobs are erased, too: they were given the jobs' errors.
         """
         check_words(who, None)
         if (id is None) == (session_id is None):
@@ -274,20 +272,20 @@ class Jobs:
         return await self._core.store.erase([job.id for job in jobs])
 
     async def lingering(self) -> Sequence[str]:
-        """Where erased contents can still be read, and what ends that; empty once they are gone.
+        """List where erased contents can still be read, and what ends that; empty once they are gone.
 
         On a fleet that is the log with its snapshots, and every replica that has not read the erasure.
         """
         return await self._core.store.lingering()
 
     async def _investigations(self, ids: Sequence[str]) -> Sequence[Job]:
-        """The jobs that a pain started and gave the words of these."""
+        """Read the jobs that a pain started and gave the words of these jobs."""
         store = self._core.store
-        found = {kept.value for id in ids for kept in await INVESTIGATED.all(store, f"{id}.")}
-        return await store.get(sorted(found.difference(ids)))
+        started = {kept.value for id in ids for kept in await INVESTIGATED.all(store, f"{id}.")}
+        return await store.get(sorted(started.difference(ids)))
 
     async def _end(self, job: Job, who: str) -> None:
-        """Cancels a job that lives and purges a dead one."""
+        """Cancel a live job and purge a dead one."""
 
         def end(job: Job, now: float) -> Transition:
             arrow = lifecycle.purged if job.state is State.dead else lifecycle.cancelled
@@ -298,5 +296,5 @@ class Jobs:
         try:
             await move_job(self._core, job.id, end)
         except IllegalMove:
-            return  # it has ended by itself meanwhile
+            return  # the job has ended meanwhile
         self._stop_here(job.id)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from redrive.api.explain import declared_rules, fleet_of
 from redrive.config import Settings
+from redrive.core.agents import AgentFleet
 from redrive.core.policy import Policy, merge, with_seconds
 from redrive.core.presets import combine
 from redrive.engine.registry import Registry, Summarise
@@ -16,20 +16,21 @@ from redrive.retries.changes import Counter, estimate
 
 
 def make_registry(settings: Settings, count_tokens: Counter | None, summarise: Summarise | None) -> Registry:
-    """Makes the registry that these settings and their presets describe; it knows no task yet."""
+    """Makes the registry that these settings describe, over those of their presets; it knows no task yet."""
     ready_made = combine(settings.preset)
     of_all = Policy(
         fallback=settings.fallback,
         fallback_after=settings.fallback_after,
         comebacks=settings.comebacks if settings.triage else (),
     )
+    escalation = ready_made.escalation if settings.escalation is None else settings.escalation  # empty turns it off
     return Registry(
         settings.queues,
         of_all,
         preset_queues=ready_made.queues,
         agent_policy=merge(settings.agent_policy, ready_made.agent_policy),
-        fleet=fleet_of(settings, ready_made),
-        rules=declared_rules(settings),
+        fleet=AgentFleet({**ready_made.agents, **settings.agents}, settings.models, escalation or None),
+        rules=[(f"redrive.toml rules[{number}]", rule.as_rule()) for number, rule in enumerate(settings.rules)],
         count=count_tokens or estimate,
         summarise=summarise,
         version=settings.version,

@@ -1,4 +1,4 @@
-"""What scripts call without an instance of their own: `to_dead_letter`, `diverting` and `once`.
+"""Offers scripts without an instance of their own `to_dead_letter`, `diverting` and `once`.
 
 These functions use the process-wide instance unless they are given another one; so they stand above `Redrive`.
 """
@@ -44,11 +44,11 @@ def to_dead_letter(
     recommendation: str | None = None,
     rd: Redrive | None = None,
 ) -> str:
-    """Record a failed job, so that it is seen and can be run again. Synced on return; gives the letter's id.
+    """Record a failed job, so that it is seen and can be run again. Synced on return; returns the dead letter's id.
 
     Usable alone in any script: no queue, worker or event loop is needed. The next failure of the same job_id and input
-    is counted in the same letter. Where the store cannot be used, the letter waits beside it, which is told at WARNING;
-    raises only where it could be written nowhere.
+    is counted in the same dead letter. Where the store cannot be used, the dead letter waits beside it, which is logged
+    at WARNING; raises only where it could be written nowhere.
     """
     said = FailureDetails(attempt, task, queue, lane, agent, session_id, model, recommendation)
     app = rd or _default(job_id, payload, error, said)
@@ -58,7 +58,7 @@ def to_dead_letter(
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Also from an async task that the portal itself runs: waiting for its own loop it would wait for ever."""
+    """Runs work on the portal; in a thread of its own where the portal's loop itself calls, and would wait for ever."""
     if not portal.runs_here():
         return portal.run(work)
     with ThreadPoolExecutor(1, thread_name_prefix="redrive-letter") as aside:
@@ -66,24 +66,24 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _default(job_id: object, payload: object, error: object, said: FailureDetails) -> Redrive | str:
-    """The process-wide instance; where its settings cannot be used, the letter goes beside the default store."""
+    """Returns the process-wide instance; where its settings cannot be used, spools beside the default store."""
     try:
         return default()
     except ConfigError as problem:
         from redrive.engine.clock import SystemClock
 
-        letter = make_dead_letter(job_id, payload, error, said, SystemClock().now(), None)
+        new = make_dead_letter(job_id, payload, error, said, SystemClock().now(), None)
         database = default_path(os.environ)
-        spool_dead_letter(Spool(database.with_name(database.name + "-spool")), letter, problem)
-        return letter.job.id
+        spool_dead_letter(Spool(database.with_name(database.name + "-spool")), new, problem)
+        return new.job.id
 
 
 class diverting:
-    """`with redrive.diverting(job_id, payload):` whatever fails inside leaves a dead letter.
+    """Records what fails inside `with redrive.diverting(job_id, payload):` as a dead letter.
 
     The exception goes on to the caller unless `swallow=True`, which logs it at WARNING instead. A block that succeeds
-    closes the letters that earlier failures of the same job_id and input have left, except those whose outcome nobody
-    knows. Takes the options of `to_dead_letter`; works with `async with` as well.
+    resolves the dead letters of earlier failures of the same job_id and input, except those whose outcome is unknown.
+    Takes the options of `to_dead_letter`; works with `async with` as well.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class diverting:
         self._job_id, self._payload, self._swallow, self._rd = job_id, payload, swallow, rd
         self._said = check_details(said)
         self.letter: str | None = None
-        """The id of the letter, where the block failed."""
+        """The id of the dead letter, where the block failed."""
 
     def __enter__(self) -> diverting:
         return self
@@ -101,7 +101,7 @@ class diverting:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         if error is None:
-            self._landed()
+            self._resolve_earlier()
             return False
         if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (0, None)):
             return False
@@ -110,10 +110,10 @@ class diverting:
             self.letter = to_dead_letter(self._job_id, self._payload, error, rd=self._rd, **self._said._asdict())
         except StoreUnavailable:
             if swallow:
-                raise  # neither recorded nor told would be silence
-            return False  # told at ERROR already; the caller gets what really happened
+                raise  # a failure that is neither recorded nor raised would be lost
+            return False  # logged at ERROR already; the caller gets the block's own exception
         if swallow:
-            log.warning("job %s failed and goes on as letter %s: %r", self._job_id, self.letter[-8:], error)
+            log.warning("job %s failed and goes on as dead letter %s: %r", self._job_id, self.letter[-8:], error)
         return swallow
 
     async def __aenter__(self) -> diverting:
@@ -124,14 +124,14 @@ class diverting:
     ) -> bool:
         return await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
 
-    def _landed(self) -> None:
-        """It succeeded. That a letter could not be closed is told, and harms nobody but whoever reads it."""
+    def _resolve_earlier(self) -> None:
+        """Resolve the dead letters of earlier failures. Where that fails, it is only logged."""
         try:
             app = self._rd or default()
             why = "it succeeded when it was run again"
-            _run(app.recorder.landed(self._job_id, self._payload, self._said, who="diverting", why=why))
+            _run(app.recorder.resolve_landed(self._job_id, self._payload, self._said, who="diverting", why=why))
         except (RedriveError, OSError) as error:
-            log.warning("job %s succeeded; whether a letter of it stands is not known: %s", self._job_id, error)
+            log.warning("job %s succeeded; whether a dead letter of it stands is not known: %s", self._job_id, error)
 
 
 @overload

@@ -1,4 +1,4 @@
-"""`rd.queues`: queues as they are now; pausing and resuming."""
+"""`rd.queues`: lists, pauses and resumes queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Queues:
-    """Queues as they are now; pausing and resuming."""
+    """Lists, pauses and resumes queues."""
 
     def __init__(self, core: Core, watch: Watch, workers: Workers) -> None:
         self._core = core
@@ -30,22 +30,23 @@ class Queues:
         self._workers = workers
 
     async def list(self) -> builtins.list[QueueView]:
-        """Every queue as it is now, with how long its last successes waited and took, and the day's failures."""
+        """List every queue as it is now, with how long its last successes waited and took, and the day's failures."""
         return viewed(await self._watch.numbers(), await self.paces())
 
     async def paces(self) -> Paces:
-        """How fast every queue goes, for those who look at the numbers more often than at this."""
+        """Measure how fast every queue goes: it costs more than the numbers, which may be read more often."""
         return await paces(self._core, "queue")
 
     async def paused(self) -> dict[str, Switch]:
-        """The paused queues by name, with who paused each, when and why."""
+        """Return the paused queues by name, with who paused each, when and why."""
         return await paused_queues(self._core.store)
 
     async def doubt(self, name: str) -> str | None:
-        """Why there may be no such queue, in words: it has no policy, and no job was ever in it. Else None."""
+        """Say why there may be no such queue: it has no policy, and no job was ever in it; else None."""
         used = sorted({str(queue) for (queue,) in await self._core.store.count(Filter(), by=("queue",))})
         registry = self._core.registry
-        if name in used or name in registry.queues or any(one.queue == name for one in registry.handlers.values()):
+        known = registry.queues.keys() | {handler.queue for handler in registry.handlers.values()}
+        if name in known or name in used:
             return None
         shown, more = ", ".join(used[:MOST_NAMED]), len(used) - MOST_NAMED
         others = f"the queues are {shown}{f' and {more} more' if more > 0 else ''}" if used else "there are none yet"

@@ -1,9 +1,10 @@
-"""Registering tasks: what `@rd.task` takes, and the built-in task that delivers HTTP requests."""
+"""Registers tasks with the options of `@rd.task`, and the built-in task that delivers HTTP requests."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from types import UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -14,6 +15,7 @@ from typing import (
     TypeVar,
     cast,
     get_args,
+    get_overloads,
     overload,
 )
 
@@ -53,11 +55,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 DIRECT_SECONDS: Final = 5.0
-"""How long a direct request may take when neither store nor spool could accept it."""
+"""How long a direct request may take when neither store nor spool could accept its job."""
 
 
-class Registering:
-    """The part of Redrive that knows its tasks."""
+class TaskMethods:
+    """The methods of Redrive that register tasks."""
 
     core: Core
     _workers: Workers
@@ -124,8 +126,8 @@ class Registering:
         return lambda function: self._register(function, name, options)
 
     def _register(self, function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Task[Any, Any]:
-        if unknown := options.keys() - _TASK_OPTIONS - _POLICY_OPTIONS:
-            hint = hint_for_task(min(unknown), _TASK_OPTIONS | _POLICY_OPTIONS)
+        if unknown := options.keys() - _OPTIONS:
+            hint = hint_for_task(min(unknown), _OPTIONS)
             raise InvalidOption(field=min(unknown), problem=f"is not an option of rd.task: {hint}")
         _refuse_method(function)
         if name is None:
@@ -133,13 +135,13 @@ class Registering:
         check_name("task", name)
         queue = optional_name("queue", options.get("queue")) or name
         durations = ("timeout", "base", "cap", "max_wait", "lease", "max_age", "stalled_after", "fallback_after")
-        said = [key for key in durations if options.get(key) is not None]
-        options |= {key: read_seconds(options[key], key) for key in said if not is_endless(key, options[key])}
+        given = [key for key in durations if options.get(key) is not None]
+        options |= {key: read_seconds(options[key], key) for key in given if not is_endless(key, options[key])}
         if (changed_after := options.get("changed_after")) is not None:
-            options["changed_after"] = _changed_after(changed_after)
+            options["changed_after"] = _read_changed_after(changed_after)
         if (comebacks := options.get("comebacks")) is not None:
-            options["comebacks"] = _comebacks(comebacks)
-        _check_words(options)
+            options["comebacks"] = _read_comebacks(comebacks)
+        _check_options(options)
         wants_context = wants_context_first(function)
         if wants_context and options.get("read_only"):
             raise InvalidOption(field="read_only", problem="its calls are not stored, so there is no context to give")
@@ -150,14 +152,14 @@ class Registering:
             policy=Policy(**{key: options[key] for key in _POLICY_OPTIONS if options.get(key) is not None}),
             wants_context=wants_context,
             timeout=options.get("timeout"),
-            retry_on=_classes("retry_on", options.get("retry_on")),
-            give_up_on=_classes("give_up_on", options.get("give_up_on")),
+            retry_on=_read_classes("retry_on", options.get("retry_on")),
+            give_up_on=_read_classes("give_up_on", options.get("give_up_on")),
             idempotent=bool(options.get("idempotent", False)),
             adapt=options.get("adapt"),
             downstream=options.get("downstream"),
             credentials=check_names("credentials", options.get("credentials") or ()),
             result_policy=options.get("result_policy", True),
-            schedules=_schedules(options.get("schedule")),
+            schedules=_read_schedules(options.get("schedule")),
             effects=options.get("effects", ()),
             retry_policy=options.get("retry_policy", "replay"),
             requires=options.get("requires", ()),
@@ -178,7 +180,7 @@ class Registering:
         return kinds[handler.is_async, wants_context](cast("TaskHome", self), handler)
 
     def _check_schedules(self, handler: Handler) -> None:
-        """Refuse now what could never fire, and payloads that the task could not use."""
+        """Refuse schedules that never fire, and payloads that the task cannot use."""
         from redrive.flows.schedules import next_slot
 
         for schedule in handler.schedules:
@@ -189,7 +191,7 @@ class Registering:
                 handler.signature.arguments(encoded.text)
 
     def _add_delivery(self) -> None:
-        """The built-in task: one HTTP request, as durable as any job."""
+        """Register the built-in task: one HTTP request, as durable as any job."""
 
         async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
             from redrive.http import delivery
@@ -208,26 +210,24 @@ class Registering:
         self.core.registry.add(handler)
 
 
-def _changed_after(said: Any) -> Any:
-    """Seconds, or seconds by detail, where a duration was said."""
-    if isinstance(said, Mapping):
-        return {detail: read_seconds(value, f"changed_after.{detail}") for detail, value in said.items()}
-    return read_seconds(said, "changed_after")
+def _read_changed_after(value: Any) -> Any:
+    """Reads seconds from a duration, or from durations by detail."""
+    if isinstance(value, Mapping):
+        return {detail: read_seconds(duration, f"changed_after.{detail}") for detail, duration in value.items()}
+    return read_seconds(value, "changed_after")
 
 
-def _comebacks(said: Any) -> tuple[float, ...]:
-    """Seconds, where durations were said."""
-    if isinstance(said, str) or not isinstance(said, Sequence):
-        raise InvalidOption(field="comebacks", problem=f"{said!r:.80} is not a list of times; () turns comebacks off")
-    return tuple(read_seconds(value, f"comebacks[{number}]") for number, value in enumerate(said))
+def _read_comebacks(value: Any) -> tuple[float, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidOption(field="comebacks", problem=f"{value!r:.80} is not a list of times; () turns comebacks off")
+    return tuple(read_seconds(duration, f"comebacks[{number}]") for number, duration in enumerate(value))
 
 
-def _check_words(options: Mapping[str, Any]) -> None:
-    """Refuse at registration what would be refused, or ignored, when it is too late."""
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuses at registration what would be refused, or ignored, when a job runs."""
     check_choice("retry_policy", options.get("retry_policy", "replay"), get_args(RetryPolicy))
     for field, kind in (("effects", Effect), ("requires", Probe)):
-        said = options.get(field, ())
-        if not isinstance(said, Collection) or not all(isinstance(one, kind) for one in said):
+        if not _is_list(options.get(field, ()), kind):
             raise InvalidOption(field=field, problem=f"must be a list of redrive.{kind.__name__}")
     for field in ("effects", "consent", "wraps"):
         if options.get("read_only") and options.get(field):
@@ -235,7 +235,7 @@ def _check_words(options: Mapping[str, Any]) -> None:
 
 
 def _refuse_method(function: Callable[..., Any]) -> None:
-    """Refuse a function that is defined in a class: a worker has no object to call it on."""
+    """Refuses a function that is defined in a class: a worker has no object to call it on."""
     owner, _, name = getattr(function, "__qualname__", "").split("<locals>.")[-1].rpartition(".")
     if not owner or list(inspect.signature(function).parameters)[:1] not in (["self"], ["cls"]):
         return
@@ -246,36 +246,27 @@ def _refuse_method(function: Callable[..., Any]) -> None:
     raise InvalidOption(field="task", problem=problem)
 
 
-def _schedules(said: object) -> tuple[Cron, ...]:
-    """One schedule or several; a cron line alone is a schedule in UTC."""
-    listed = (said,) if isinstance(said, Cron | str) else said or ()
-    if not isinstance(listed, Sequence) or not all(isinstance(one, Cron | str) for one in listed):
-        problem = f'{said!r:.80} is no schedule: give a line such as "0 3 * * *", a redrive.cron(…), or a list of them'
+def _is_list(value: object, kind: type[Any] | UnionType) -> bool:
+    return isinstance(value, Collection) and all(isinstance(item, kind) for item in value)
+
+
+def _read_schedules(value: object) -> tuple[Cron, ...]:
+    """Reads one schedule or several; a cron line alone is a schedule in UTC."""
+    schedules: Any = (value,) if isinstance(value, Cron | str) else value or ()
+    if not isinstance(schedules, Sequence) or not _is_list(schedules, Cron | str):
+        problem = f'{value!r:.80} is no schedule: give a line such as "0 3 * * *", a redrive.cron(…), or a list of them'
         raise InvalidOption(field="schedule", problem=problem)
-    return tuple(cron(one) if isinstance(one, str) else one for one in listed)
+    return tuple(cron(schedule) if isinstance(schedule, str) else schedule for schedule in schedules)
 
 
-def _classes(field: str, said: object) -> tuple[type[BaseException], ...]:
-    """One exception class, or several."""
-    listed: Any = (said,) if isinstance(said, type) else said or ()
-    kinds = isinstance(listed, Collection) and all(isinstance(one, type) for one in listed)
-    if not kinds or not all(issubclass(one, BaseException) for one in listed):
-        raise InvalidOption(field=field, problem=f"{said!r:.80} is not an exception class or a list of them")
-    return tuple(listed)
+def _read_classes(field: str, value: object) -> tuple[type[BaseException], ...]:
+    """Reads one exception class, or several."""
+    classes: Any = (value,) if isinstance(value, type) else value or ()
+    if not _is_list(classes, type) or not all(issubclass(kind, BaseException) for kind in classes):
+        raise InvalidOption(field=field, problem=f"{value!r:.80} is not an exception class or a list of them")
+    return tuple(classes)
 
 
-_TASK_OPTIONS: Final = frozenset(
-    {
-        "queue", "timeout", "idempotency_key", "retry_on", "give_up_on", "idempotent", "adapt", "downstream",
-        "credentials", "result_policy", "schedule", "effects", "retry_policy", "requires", "consent", "read_only",
-        "wraps",
-    }
-)  # fmt: skip
-_POLICY_OPTIONS: Final = frozenset(
-    {
-        "max_attempts", "backoff", "base", "cap", "max_wait", "lease", "max_age", "on_lost", "concurrency", "rate",
-        "scope", "stalled_after", "strategy", "max_crashes", "rungs", "changed_after", "comebacks", "quote_errors",
-        "breaker_after",
-        "fallback", "fallback_after",
-    }
-)  # fmt: skip
+_OPTIONS: Final = frozenset(name for form in get_overloads(TaskMethods.task) for name in form.__kwdefaults__ or ())
+"""The options of `@rd.task`, as its signatures name them."""
+_POLICY_OPTIONS: Final = (_OPTIONS & set(Policy.__struct_fields__)) - {"timeout"}

@@ -1,4 +1,4 @@
-"""Jobs that are handed in inside a caller's own transaction, and the relay that moves them into the store.
+"""Enqueues jobs inside a caller's own transaction, and relays them into the store.
 
 `within=` writes a row into the table rd_inbox of the caller's database. The row is committed with the caller's data or
 not at all, and no store is needed. The relay inserts the job of every committed row under the id that the row holds,
@@ -16,7 +16,6 @@ import msgspec
 
 from redrive.api.caller_transaction import caller_of, run, run_now
 from redrive.core.inbox_table import InboxRow, write_rows
-from redrive.core.job import Job
 from redrive.engine import tracing
 from redrive.errors import ConfigError, InvalidInput, RedriveError, StoreError, StoreUnavailable
 from redrive.jobs.enqueuer import Enqueuer, Prepared
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.relay")
 LIMIT: Final = 100
-"""Rows that are moved together."""
+"""How many rows are moved together."""
 Payload = Mapping[str, Any]
 
 
 class Transactions:
-    """Hands jobs in through the table rd_inbox."""
+    """Enqueues jobs through the table rd_inbox."""
 
     def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
@@ -43,14 +42,14 @@ class Transactions:
 
     async def enqueue(self, task: str, payload: Payload, options: Mapping[str, Any], within: Any) -> Prepared:
         """Write a job into the caller's transaction."""
-        prepared = self._prepared(task, payload, options)
-        await run(caller_of(within), lambda dialect: write_rows(dialect, self._rows([prepared])))
+        prepared = self._prepare(task, payload, options)
+        await run(caller_of(within), lambda dialect: write_rows(dialect, self._make_rows([prepared])))
         return prepared
 
     def enqueue_now(self, task: str, payload: Payload, options: Mapping[str, Any], within: Any) -> Prepared:
-        """The same in the caller's thread, for code without an event loop: connections belong to their threads."""
-        prepared = self._prepared(task, payload, options)
-        run_now(caller_of(within), lambda dialect: write_rows(dialect, self._rows([prepared])))
+        """Write a job into the caller's transaction in the caller's thread, to which its connection belongs."""
+        prepared = self._prepare(task, payload, options)
+        run_now(caller_of(within), lambda dialect: write_rows(dialect, self._make_rows([prepared])))
         return prepared
 
     async def enqueue_many(self, task: str, items: Sequence[Any], options: Mapping[str, Any], within: Any) -> Many:
@@ -59,32 +58,32 @@ class Transactions:
         caller = caller_of(within)
         ready, refused = self._enqueuer.prepare_all(task, items, options)
         if ready:
-            await run(caller, lambda dialect: write_rows(dialect, self._rows(list(ready.values()))))
+            await run(caller, lambda dialect: write_rows(dialect, self._make_rows(list(ready.values()))))
         ids = [ready[index].job.id if index in ready else None for index in range(len(items))]
         return Many(ids, 0, refused)
 
-    def _prepared(self, task: str, payload: Payload, options: Mapping[str, Any]) -> Prepared:
+    def _prepare(self, task: str, payload: Payload, options: Mapping[str, Any]) -> Prepared:
         _refuse_fallback(options)
         return self._enqueuer.prepare(
             self._enqueuer.plan(task, self._enqueuer.add_key(task, payload, options)), payload
         )
 
-    def _rows(self, prepared: Sequence[Prepared]) -> list[InboxRow]:
-        """Rows with ids of their own: the same key twice in one transaction must not fail the second."""
+    def _make_rows(self, prepared: Sequence[Prepared]) -> list[InboxRow]:
+        """Make rows with ids of their own: the same key twice in one transaction must not fail the second."""
         from redrive.stores.inbox import namespace_of
 
-        tracer, jobs = tracing.tracer(), [each.job for each in prepared]
+        tracer, jobs = tracing.tracer(), [ready.job for ready in prepared]
         if tracer is not None:
             with tracer.sending(jobs) as sent:
                 jobs = list(sent.jobs)
-        namespace = namespace_of(self._core.settings.inbox)
-        return [
-            InboxRow(self._enqueuer.new_id() if job.key else job.id, namespace, _packed(job, each))
-            for job, each in zip(jobs, prepared, strict=True)
-        ]
+        namespace, rows = namespace_of(self._core.settings.inbox), list[InboxRow]()
+        for job, ready in zip(jobs, prepared, strict=True):
+            entry = msgspec.json.encode(SpoolEntry(job, ready.documents, ready.on_duplicate)).decode()
+            rows.append(InboxRow(self._enqueuer.new_id() if job.key else job.id, namespace, entry))
+        return rows
 
     def relay(self, url: str | None = None) -> Relay:
-        """Makes a relay for this inbox, or for the one that the settings name."""
+        """Make a relay for this inbox, or for the one that the settings name."""
         from redrive.stores.inbox import open_inbox
 
         url = url or self._core.settings.inbox
@@ -93,7 +92,7 @@ class Transactions:
         return Relay(open_inbox(url), self._enqueuer.take_entry)
 
     async def mind_inbox(self) -> int:
-        """Moves what was committed into the inbox that the settings name; how many jobs."""
+        """Move the jobs of the inbox that the settings name into the store; return how many."""
         if not self._core.settings.inbox:
             return 0
         if self._relay is None:
@@ -106,34 +105,30 @@ class Transactions:
             await relay.close()
 
 
-def _packed(job: Job, prepared: Prepared) -> str:
-    return msgspec.json.encode(SpoolEntry(job, prepared.documents, prepared.on_duplicate)).decode()
-
-
 class Relay:
     """Moves committed rows of an inbox into the store."""
 
     def __init__(self, inbox: InboxTable, insert: Callable[[SpoolEntry], Awaitable[None]]) -> None:
         self._inbox = inbox
         self._insert = insert
-        self._trouble: str | None = None
-        self._told_marked = False
+        self._problem: str | None = None
+        self._warned_of_marked = False
 
     async def mind(self) -> int:
-        """Move what is there. An inbox that cannot be reached is told once, and tried again with the next call."""
+        """Move the committed rows. An inbox that cannot be reached is logged once; the next call tries it again."""
         try:
             moved = await self.move()
         except StoreUnavailable as error:
-            if self._trouble is None:
+            if self._problem is None:
                 log.warning("%s; trying again", error)
-            self._trouble = str(error)
+            self._problem = str(error)
             return 0
-        self._trouble = None
+        self._problem = None
         return moved
 
     async def move(self) -> int:
-        """Move all rows that are committed; how many they were."""
-        await self._tell_marked()
+        """Move all rows that are committed; return how many."""
+        await self._warn_of_marked()
         moved, more = 0, True
         while more:
             async with self._inbox.take(LIMIT) as batch:
@@ -147,15 +142,13 @@ class Relay:
     async def _move_batch(self, batch: InboxBatch) -> tuple[int, StoreError | None]:
         """Insert the jobs of a batch, then settle its rows; also those of a batch that the store took in part."""
         outcomes = await asyncio.gather(*(self._take_in(row) for row in batch.rows))
-        moved = [row.id for row, outcome in zip(batch.rows, outcomes, strict=True) if outcome is None]
-        problems = {
-            row.id: outcome for row, outcome in zip(batch.rows, outcomes, strict=True) if isinstance(outcome, str)
-        }
-        await batch.settle(moved, problems)
+        by_id = list(zip([row.id for row in batch.rows], outcomes, strict=True))
+        moved = [id for id, outcome in by_id if outcome is None]
+        await batch.settle(moved, {id: outcome for id, outcome in by_id if isinstance(outcome, str)})
         return len(moved), next((outcome for outcome in outcomes if isinstance(outcome, StoreError)), None)
 
     async def _take_in(self, row: InboxRow) -> str | StoreError | None:
-        """Insert a row's job. Says what is wrong with a row that never can be, and what with the store."""
+        """Insert a row's job. Return what is wrong with the row, or the store's error; None where all is well."""
         try:
             await self._insert(msgspec.json.decode(row.payload, type=SpoolEntry))
         except StoreError as error:
@@ -166,26 +159,20 @@ class Relay:
             return problem
         return None
 
-    async def _tell_marked(self) -> None:
-        if self._told_marked:
+    async def _warn_of_marked(self) -> None:
+        if self._warned_of_marked:
             return
         marked = await self._inbox.marked()
-        self._told_marked = True
+        self._warned_of_marked = True
         if marked:
-            log.warning(
-                "%d rows of the inbox %s cannot be moved: read their column problem, enqueue anew what they say, then"
-                " delete them",
-                marked,
-                self._inbox.url,
-            )
+            then = "read their column problem, enqueue anew what they say, then delete them"
+            log.warning("%d rows of the inbox %s cannot be moved: %s", marked, self._inbox.url, then)
 
     async def close(self) -> None:
         await self._inbox.close()
 
 
 def _refuse_fallback(options: Mapping[str, Any]) -> None:
-    """A transaction is the only way for a job that must not exist without it."""
     if options.get("fallback"):
-        raise InvalidInput(
-            field="fallback", problem="does not go with within: the job must not exist without your data"
-        )
+        problem = "does not go with within: the job must not exist without your data"
+        raise InvalidInput(field="fallback", problem=problem)

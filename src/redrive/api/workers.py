@@ -1,4 +1,4 @@
-"""Runs the workers of this process, and reaches them."""
+"""Runs the workers of this process, and sends them messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.config import check_work
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DRAIN_ERRORS: Final = 3
 SWITCH_SECONDS: Final = 0.0002
-"""How soon the store's thread gets its turn while a worker is busy. Python's default of 5 ms makes them take turns."""
+"""How soon the store's thread runs while a worker is busy; with Python's default of 5 ms they would take turns."""
 SETTINGS: Final = ("concurrency", "poll", "grace", "agent_concurrency")
 """Options of a worker that the settings give where its caller does not."""
 
@@ -65,15 +65,15 @@ class Workers:
         """Makes a worker, not started."""
         self.load()
         core = self._core
-        said: dict[str, Any] = {name: getattr(core.settings, name) for name in SETTINGS}
-        said |= {name: value for name, value in options.items() if value is not None}
-        check_work(**{name: said[name] for name in SETTINGS})
-        said |= {name: check_names(name, said[name]) for name in ("queues", "agents") if name in said}
-        said["agent_scope"] = core.settings.agent_scope
-        return Worker(core.store, core.registry, core.clock, bus=core.bus, **said)
+        given: dict[str, Any] = {name: getattr(core.settings, name) for name in SETTINGS}
+        given |= {name: value for name, value in options.items() if value is not None}
+        check_work(**{name: given[name] for name in SETTINGS})
+        given |= {name: check_names(name, given[name]) for name in ("queues", "agents") if name in given}
+        given["agent_scope"] = core.settings.agent_scope
+        return Worker(core.store, core.registry, core.clock, bus=core.bus, **given)
 
     def make_scheduler(self, worker: Worker, roles: Collection[str] | None = None) -> Scheduler:
-        """Makes the scheduler of a worker; of a worker that is not started, for a process that has only roles."""
+        """Makes the scheduler of a worker, which is not started where the process has only roles."""
         return self._duties.make_scheduler(worker, roles)
 
     def couriers(self) -> list[Courier]:
@@ -89,10 +89,10 @@ class Workers:
     # -- running them
 
     @asynccontextmanager
-    async def employed(
+    async def employ(
         self, couriers: Sequence[Courier] = (), *, scheduler: bool = False, **options: Any
     ) -> AsyncIterator[Worker]:
-        """Runs a worker and what goes with it; leaving stops them, whatever happens to the caller meanwhile."""
+        """Runs a worker with its scheduler and couriers while the block runs, and stops all of them at its end."""
         await self._core.holder.join()
         here, running = asyncio.get_running_loop(), list[Loop]()
         try:
@@ -118,19 +118,10 @@ class Workers:
             await self._core.holder.leave(closes=False)
 
     @asynccontextmanager
-    async def worker(
-        self,
-        *,
-        concurrency: int | None = None,
-        queues: Iterable[str] | None = None,
-        agents: Iterable[str] | None = None,
-        grace: float | None = None,
-        scheduler: bool = True,
-    ) -> AsyncIterator[Worker]:
+    async def worker(self, *, scheduler: bool = True, **options: Any) -> AsyncIterator[Worker]:
         """Runs a worker and a scheduler while the block runs."""
         couriers = self.couriers() if scheduler else []
-        options = {"concurrency": concurrency, "queues": queues, "agents": agents, "grace": grace}
-        async with self.employed(couriers, scheduler=scheduler, **options) as worker:
+        async with self.employ(couriers, scheduler=scheduler, **options) as worker:
             yield worker
 
     async def run(self, **options: Any) -> None:
@@ -164,12 +155,8 @@ class Workers:
 
         @asynccontextmanager
         async def lifespan(_: Any) -> AsyncIterator[None]:
-            async with self._core.holder.closing():
-                if worker:
-                    async with self.worker(**options):
-                        yield
-                else:
-                    yield
+            async with self._core.holder.closing(), self.worker(**options) if worker else nullcontext():
+                yield
 
         return lifespan
 
@@ -187,11 +174,11 @@ class Workers:
     # -- running what is due, once
 
     async def drain(self, **options: Any) -> int:
-        """Runs everything that is due now, here; how many attempts were made."""
+        """Runs everything that is due now in this process; returns how many attempts were made."""
         async with self._core.holder.staying():
             await self._duties.take_in()
             couriers = self.couriers()
-            async with self.employed(**options) as worker:
+            async with self.employ(**options) as worker:
                 await self._duties.see_to_the_overdue(worker)
                 await self._until_drained(worker)
             for courier in couriers:
@@ -207,3 +194,64 @@ class Workers:
                     raise worker.failing
         finally:
             sys.setswitchinterval(switch)
+
+
+class WorkerMethods:
+    """The methods of Redrive that run workers in this process."""
+
+    _workers: Workers
+
+    def load(self) -> None:
+        """Import the modules of `include=`, so that their tasks are known here."""
+        self._workers.load()
+
+    def make_worker(self, **options: Any) -> Worker:
+        """Make a worker that is not started; most programs want `worker()` or `run_worker()`."""
+        return self._workers.make(**options)
+
+    def worker(
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Iterable[str] | None = None,
+        agents: Iterable[str] | None = None,
+        grace: float | None = None,
+        scheduler: bool = True,
+    ) -> AbstractAsyncContextManager[Worker]:
+        """Run a worker and a scheduler while the block runs; leaving the block finishes or gives back what runs."""
+        options = {"concurrency": concurrency, "queues": queues, "agents": agents, "grace": grace}
+        return self._workers.worker(scheduler=scheduler, **options)
+
+    def make_scheduler(self, worker: Worker, roles: Collection[str] | None = None) -> Scheduler:
+        return self._workers.make_scheduler(worker, roles)
+
+    async def run_worker(self, **options: Any) -> None:
+        """Run a worker until SIGTERM or SIGINT, then stop gracefully. Raises StoreFailed if the store stops itself."""
+        await self._workers.run(**options)
+
+    async def failure(self) -> StoreFailed | None:
+        """Return the error that a store which stopped itself raises from then on; None while the store works."""
+        return await self._workers.failure()
+
+    def make_ending(self, grace: float | None, status: int = 0) -> Ending:
+        return self._workers.make_ending(grace, status)
+
+    def lifespan(self, *, worker: bool = False, **options: Any) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+        """Make a lifespan for `FastAPI(lifespan=rd.lifespan(worker=True))` and any other ASGI framework with those."""
+        return self._workers.lifespan(worker=worker, **options)
+
+    async def drain(self, **options: Any) -> int:
+        """Run everything that is due now, here; return how many attempts were made. Later retries wait.
+
+        Due slots of schedules run, too, and what has waited long enough moves on: a question, a deferral, a dead
+        letter that comes back by itself. Takes the options of `worker()`. Raises when the store keeps failing.
+        """
+        return await self._workers.drain(**options)
+
+    def tell_workers(self, message: Callable[[Worker], None]) -> None:
+        self._workers.tell(message)
+
+    @property
+    def local_workers(self) -> list[Worker]:
+        """The workers that run in this process."""
+        return self._workers.running

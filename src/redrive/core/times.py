@@ -65,6 +65,16 @@ def _seconds(field: str, said: object) -> float:
     raise InvalidOption(field=field, problem=problem)
 
 
+def zone_of(field: str, name: str) -> tzinfo:
+    """Returns the time zone of this name."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidOption(field=field, problem=f"{name!r} is not a time zone, such as Europe/Rome") from None
+
+
 # ---- as the doors are told them
 
 

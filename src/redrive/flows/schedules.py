@@ -1,14 +1,15 @@
-"""Cron lines, and the duty that turns their slots into jobs: one job per slot, however many processes look.
+"""Reads cron lines and turns their slots into jobs: one job per slot, however many processes look.
 
-A schedule's document says up to where its slots are dealt with. Whoever moves it on (compare and set) has decided; what
-is decided stands there as pending until it is a job, under a key that names the slot. So a process may die anywhere.
+A schedule's document says up to where its slots are dealt with. The process that moves the document on (compare and
+set) has decided; a decided slot stands there as pending until it is a job, under a key that names the slot. So a
+process may die at any point.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -32,16 +33,17 @@ from redrive.core.schedule import (
     slot_text,
 )
 from redrive.core.store import Document, Filter, Store
+from redrive.core.times import zone_of
 from redrive.core.view import Shown
-from redrive.engine.bus import Bus, BusEvent
-from redrive.engine.clock import Clock
+from redrive.engine.bus import BusEvent
 from redrive.engine.paging import pages
 from redrive.engine.registry import Registry
 from redrive.errors import InvalidOption
+from redrive.jobs.core import Core
 
 log = logging.getLogger("redrive.scheduler")
 BEYOND: Final = 1_000
-"""So many slots beyond the cap are counted exactly when they are left out."""
+"""How many slots beyond the cap are counted exactly when they are left out."""
 OPEN: Final = (State.running, State.held, State.waiting)
 
 # ---- cron lines
@@ -59,7 +61,7 @@ _NICKNAMES: Final[Mapping[str, str]] = {
 
 @lru_cache(maxsize=1024)
 def next_slot(line: str, tz: str, after: float) -> float:
-    """When a cron line fires next after an instant. Five fields or a nickname; DST fires once."""
+    """Returns when a cron line (five fields or a nickname) fires next after an instant; it fires once when DST ends."""
     slot = next(_slots(line, tz, after), None)
     if slot is None:
         raise InvalidOption(field="schedule", problem=f"{line!r} is not a cron line: it never fires")
@@ -67,34 +69,25 @@ def next_slot(line: str, tz: str, after: float) -> float:
 
 
 def _slots(line: str, tz: str, after: float) -> Iterator[float]:
-    """Every slot after an instant, in order."""
+    """Yields every slot after an instant, in order."""
     from cronsim import CronSim, CronSimError
 
     expression = _NICKNAMES.get(line.strip(), line)
-    zone = _zone(tz)
+    zone = zone_of("schedule.tz", tz)
     try:
         if len(expression.split()) != 5:
             raise CronSimError("needs five fields")
         slots = CronSim(expression, datetime.fromtimestamp(after, zone))
     except CronSimError as error:
         raise InvalidOption(field="schedule", problem=f"{line!r} is not a cron line: {error}") from None
-    for found in slots:
-        slot = found.timestamp()
+    for time in slots:
+        slot = time.timestamp()
         if slot > after:  # in the hour that comes twice, cronsim begins with the first one
             yield slot
 
 
-def _zone(tz: str) -> tzinfo:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return UTC if tz == "UTC" else ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidOption(field="schedule.tz", problem=f"{tz!r} is not a time zone") from None
-
-
 def slots_between(line: str, tz: str, after: float, until: float, most: int) -> list[float]:
-    """The newest slots in (after, until], in order, at most so many; a year of minutes costs no more than they do."""
+    """Returns the newest slots in (after, until], in order, at most `most`; it looks at few more than those."""
     width = 3600.0
     while True:
         start = max(after, until - width)
@@ -115,26 +108,23 @@ Enqueue = Callable[[str, Mapping[str, Json], dict[str, Any]], Awaitable[str]]
 
 
 class Schedules:
-    """The schedules of the tasks that this process knows."""
+    """Makes jobs of the due slots of the schedules that this process knows."""
 
-    def __init__(self, store: Store, registry: Registry, bus: Bus, clock: Clock, enqueue: Enqueue) -> None:
-        self.store = store
-        self.registry = registry
-        self.bus = bus
-        self.clock = clock
-        self.enqueue = enqueue
+    def __init__(self, core: Core, enqueue: Enqueue) -> None:
+        self._core = core
+        self._enqueue = enqueue
 
     async def mind(self) -> int:
-        """Make jobs of the slots that are due; how many. A schedule that fails does not stop the others."""
-        known = list(_registered(self.registry))
+        """Make jobs of the slots that are due; return how many. A schedule that fails does not stop the others."""
+        known = list(_list_registered(self._core.registry))
         if not known:
             return 0
-        documents = {document.key: document for document in await self.store.docs(SCHEDULE.name)}
+        documents = {document.key: document for document in await self._core.store.docs(SCHEDULE.name)}
         made, failed = 0, None
         for name, task, cron in known:
             try:
-                made += await _Minded(self, name, task, cron).look(documents.get(name))
-            except Exception as error:  # noqa: BLE001 - told here and, once all had their turn, to the scheduler
+                made += await _Schedule(self._core, self._enqueue, name, task, cron).look(documents.get(name))
+            except Exception as error:  # noqa: BLE001 - logged here, and raised to the scheduler after all had a turn
                 log.warning("schedule %s failed and will be tried again: %s", name, error)
                 failed = error
         if failed is not None:
@@ -142,28 +132,27 @@ class Schedules:
         return made
 
 
-class _Minded:
-    """One schedule's turn."""
+class _Schedule:
+    """One schedule, looked at once."""
 
-    def __init__(self, schedules: Schedules, name: str, task: str, cron: Cron) -> None:
-        self._store = schedules.store
-        self._bus = schedules.bus
-        self._enqueue = schedules.enqueue
-        self._queue = schedules.registry.handlers[task].queue
-        self._now = schedules.clock.now()
+    def __init__(self, core: Core, enqueue: Enqueue, name: str, task: str, cron: Cron) -> None:
+        self._core = core
+        self._store = core.store
+        self._enqueue = enqueue
+        self._now = core.clock.now()
         self._name = name
         self._task = task
         self._cron = cron
 
     async def look(self, document: Document | None) -> int:
-        """How many jobs were made."""
+        """Make jobs of the due slots; return how many."""
         standing = SCHEDULE.decode(document.value) if document is not None else ScheduleState()
         version = document.version if document is not None else 0
-        if standing.pending:  # decided by somebody who may be gone
+        if standing.pending:  # decided by a process that may be gone
             return await self._hand_in()
-        begins = self._begins(standing)
-        if begins is not None:
-            await self._save(begins, version)
+        begun = self._begin(standing)
+        if begun is not None:
+            await self._save(begun, version)
             return 0
         decision = await self._decide(standing)
         if decision is None:
@@ -172,11 +161,11 @@ class _Minded:
         if not await self._save(standing.decided(self._cron, due, note), version):
             return 0  # another process was faster: its decision counts
         if note is not None:
-            self._tell(due, note)
+            self._report(due, note)
         return await self._hand_in() if due.run else 0
 
-    def _begins(self, standing: ScheduleState) -> ScheduleState | None:
-        """Where the line is new, was replaced for a while, or was last seen by a clock that has since gone back."""
+    def _begin(self, standing: ScheduleState) -> ScheduleState | None:
+        """Begin anew where the line is new, was replaced for a while, or the clock has gone back; else None."""
         cron, now, mark = self._cron, self._now, standing.mark_of(self._cron)
         if mark is None:
             return standing.begun(cron, now)
@@ -187,7 +176,7 @@ class _Minded:
         return standing.begun(cron, now) if replaced else None
 
     async def _decide(self, standing: ScheduleState) -> tuple[Due, str | None] | None:
-        """What becomes of the due slots, and what there is to tell; None where there is nothing to decide."""
+        """Decide about the due slots, with a note for people; None where there is nothing to decide."""
         cron, mark = self._cron, standing.mark_of(self._cron)
         if mark is None or next_slot(cron.line, cron.tz, mark.last) > self._now:
             return None
@@ -196,12 +185,12 @@ class _Minded:
             return None  # it waits for its turn
         slots = slots_between(cron.line, cron.tz, mark.last, self._now, cron.cap + BEYOND)
         if earlier is not None:
-            return skip_all(slots), f"{_listed(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
+            return skip_all(slots), f"{_describe_slots(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
         due = due_slots(cron, slots, self._now)
-        return due, _left_out(cron, due, slots)
+        return due, _describe_left_out(cron, due, slots)
 
     async def _open_job(self, standing: ScheduleState) -> Job | None:
-        """An earlier job of this schedule that is not over. Dead ones wait for a person and do not block."""
+        """Find an earlier job of this schedule that is not over. A dead letter blocks nothing."""
         last = await self._store.get([standing.job]) if standing.job else []
         if last and last[0].state in OPEN:
             return last[0]
@@ -214,7 +203,7 @@ class _Minded:
         return None
 
     async def _hand_in(self) -> int:
-        """What is pending becomes jobs, oldest first; those that exist already stay as they are."""
+        """Make jobs of the pending slots, oldest first; those that exist already stay as they are."""
         kept = await SCHEDULE.get(self._store, self._name)
         if kept is None or not kept.value.pending:
             return 0  # another process did it
@@ -231,28 +220,29 @@ class _Minded:
         }
 
     async def _save(self, standing: ScheduleState, version: int) -> bool:
-        """Whether this was written; not where somebody else moved the schedule on meanwhile."""
+        """Write the document; False where another process moved the schedule on meanwhile."""
         put = SCHEDULE.put(self._name, standing, version)
         return await try_commit(self._store, puts=[put], what=f"schedule {self._name} went on") is not None
 
-    def _tell(self, due: Due, note: str) -> None:
+    def _report(self, due: Due, note: str) -> None:
         log.warning("schedule %s: %s", self._name, note)
+        queue = self._core.registry.handlers[self._task].queue
         data = {"schedule": self._name, "why": note, "left_out": due.left_out}
-        self._bus.publish(BusEvent("schedule_skipped", self._queue, self._now, None, self._task, 0, data))
+        self._core.bus.publish(BusEvent("schedule_skipped", queue, self._now, None, self._task, 0, data))
 
 
-def _registered(registry: Registry) -> Iterator[tuple[str, str, Cron]]:
+def _list_registered(registry: Registry) -> Iterator[tuple[str, str, Cron]]:
     for handler in list(registry.handlers.values()):
         for number, cron in enumerate(handler.schedules):
             yield schedule_name(handler.name, number), handler.name, cron
 
 
-def _listed(slots: Sequence[float]) -> str:
+def _describe_slots(slots: Sequence[float]) -> str:
     last = slot_text(slots[-1])
     return f"slot {last}" if len(slots) == 1 else f"{len(slots)} slots up to {last}"
 
 
-def _left_out(cron: Cron, due: Due, slots: Sequence[float]) -> str | None:
+def _describe_left_out(cron: Cron, due: Due, slots: Sequence[float]) -> str | None:
     if not due.left_out:
         return None
     number = f"{due.left_out} or more" if len(slots) == cron.cap + BEYOND else str(due.left_out)
@@ -272,7 +262,7 @@ class Scheduled(Shown, msgspec.Struct, frozen=True):
     line: str
     tz: str
     last_slot: At | None
-    """The last one that became a job."""
+    """The last slot that became a job."""
     next_slot: At | None
     due_since: At | None
     """A slot that should have been taken by now: no worker has this schedule, or an earlier job is not over."""
@@ -283,39 +273,43 @@ class Scheduled(Shown, msgspec.Struct, frozen=True):
     """What was left out last, in words."""
 
 
-async def listed(store: Store, registry: Registry, now: float) -> list[Scheduled]:
-    """What the store knows and what this process has registered, by name."""
-    found = {name: standing for name, standing, _ in await SCHEDULE.all(store)}
-    for name, _, cron in _registered(registry):
-        found[name] = _shown(found.get(name, ScheduleState()), cron, now)
-    jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
-    return [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
+async def list_schedules(core: Core) -> list[Scheduled]:
+    """Lists by name the schedules that the store knows or this process has registered."""
+    now = core.clock.now()
+    standings = {name: standing for name, standing, _ in await SCHEDULE.all(core.store)}
+    for name, _, cron in _list_registered(core.registry):
+        standings[name] = _with_line(standings.get(name, ScheduleState()), cron, now)
+    return await _describe(core.store, standings, now)
 
 
 async def missed_schedules(store: Store, before: float, now: float) -> list[Scheduled]:
-    """Schedules with a slot from before then that nobody has taken, unless an earlier job of them is not over."""
-    found: dict[str, ScheduleState] = {}
+    """Lists the schedules with a slot from before then that no worker took, unless an earlier job is not over."""
+    standings: dict[str, ScheduleState] = {}
     for document in await store.docs(SCHEDULE.name):
         try:
-            found[document.key] = SCHEDULE.decode(document.value)
+            standings[document.key] = SCHEDULE.decode(document.value)
         except msgspec.MsgspecError as error:
             log.warning("schedule %s cannot be read: %s", document.key, error)
-    jobs = {job.id: job for job in await store.get([one.job for one in found.values() if one.job])}
-    standing = [_scheduled(name, found[name], jobs, now) for name in sorted(found)]
-    late = [one for one in standing if one.due_since is not None and one.due_since < before]
-    return [one for one in late if one.state not in OPEN]
+    schedules = await _describe(store, standings, now)
+    late = [schedule for schedule in schedules if schedule.due_since is not None and schedule.due_since < before]
+    return [schedule for schedule in late if schedule.state not in OPEN]
 
 
-def _shown(standing: ScheduleState, cron: Cron, now: float) -> ScheduleState:
-    """What a process has registered is shown with its own line, also before a worker has seen it."""
+async def _describe(store: Store, standings: Mapping[str, ScheduleState], now: float) -> list[Scheduled]:
+    jobs = {job.id: job for job in await store.get([kept.job for kept in standings.values() if kept.job])}
+    return [_describe_one(name, standings[name], jobs, now) for name in sorted(standings)]
+
+
+def _with_line(standing: ScheduleState, cron: Cron, now: float) -> ScheduleState:
+    """Puts the line that this process has registered last, also before a worker has seen it."""
     mark = standing.mark_of(cron)
     if mark is None:
         return standing.begun(cron, now)
-    others = tuple(one for one in standing.marks if one is not mark)
+    others = tuple(other for other in standing.marks if other is not mark)
     return msgspec.structs.replace(standing, marks=(*others, mark))
 
 
-def _scheduled(name: str, standing: ScheduleState, jobs: Mapping[str, Job], now: float) -> Scheduled:
+def _describe_one(name: str, standing: ScheduleState, jobs: Mapping[str, Job], now: float) -> Scheduled:
     mark = standing.marks[-1]
     job = jobs.get(standing.job or "")
     waits = _known_slot(mark, mark.last)
@@ -334,15 +328,15 @@ def _scheduled(name: str, standing: ScheduleState, jobs: Mapping[str, Job], now:
 
 
 def _known_slot(mark: Mark, after: float) -> float | None:
-    """None where this machine cannot read the line: it may lack the time zone."""
+    """Returns the next slot; None where this machine cannot read the line: it may lack the time zone."""
     try:
         return next_slot(mark.line, mark.tz, after)
     except InvalidOption:
         return None
 
 
-async def forget(store: Store, name: str) -> bool:
-    """Drop what is known of a schedule that no code has any more; False where nothing was. A worker begins anew."""
+async def forget_schedule(store: Store, name: str) -> bool:
+    """Drops what is known of a schedule that no code has any more; False where nothing was."""
     if await SCHEDULE.get(store, name) is None:
         return False
     await commit(store, puts=[SCHEDULE.drop(name)], what=f"schedule {name} was forgotten")

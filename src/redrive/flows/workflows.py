@@ -1,4 +1,4 @@
-"""`rd.workflow(name)` puts a workflow together and starts it; `rd.workflows` shows how workflows stand."""
+"""`rd.workflow(name)` puts a workflow together and starts it; `rd.workflows` reads workflows that were started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import msgspec
 from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
 from redrive.core.documents import WORKFLOW
 from redrive.core.job import Job, State, hash_payload, new_id
-from redrive.core.lifecycle import Transition
 from redrive.core.store import Inserted, Put
 from redrive.core.workflow import (
     BLOCKED,
@@ -47,16 +46,15 @@ from redrive.jobs.wait_for_job import wait_for_answer
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
     from redrive.jobs.enqueuer import Enqueuer, Prepared
-    from redrive.jobs.job_options import EnqueuePlan
 
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")
-"""Options of jobs that a step cannot have: it is known, and accepted or not, together with its workflow."""
+"""Options of jobs that a step cannot have: a step is accepted or refused together with its workflow."""
 AnyTask = Task[Any, Any] | Bound[Any, Any] | str
 
 
 class Step:
-    """A step that was added to a workflow: name it in `after=`, or pass its `output` on."""
+    """A step that was added to a workflow: name the step in `after=`, or pass its `output` on."""
 
     def __init__(self, home: Workflow, name: str, after: tuple[str, ...]) -> None:
         self._home = home
@@ -79,10 +77,6 @@ class _Added(NamedTuple):
     prepared: Prepared
     options: Mapping[str, Any]
 
-    @property
-    def after(self) -> tuple[str, ...]:
-        return self.step.after
-
 
 class JobVerbs(JobAccess, Protocol):
     """What a workflow needs of `rd.jobs`."""
@@ -97,7 +91,7 @@ class Discard(Protocol):
 
 
 class WorkflowHome(NamedTuple):
-    """What workflows work with."""
+    """The services that workflows work with."""
 
     core: Core
     enqueuer: Enqueuer
@@ -129,23 +123,26 @@ class Workflow:
         name: str | None = None,
         **kwargs: Any,
     ) -> Step:
-        """A step: a task (with its options: `write.options(priority="high")`) and its arguments.
+        """Add a step: a task (with its options: `write.options(priority="high")`) and its arguments.
 
-        It waits for the steps in `after` and for those whose `output` it is given. Its name is the task's, with a
-        number where that is taken. An argument that is itself called `after` or `name` is given by position.
+        The step waits for the steps in `after` and for those whose `output` it is given. Its name is the task's, with a
+        number where that name is taken. An argument that is itself called `after` or `name` is given by position.
         """
         task_name, options = _task_of(task)
         used: list[str] = []
-        payload = store_references(self._bound(task_name, args, kwargs), used, self)
+        payload = store_references(self._bind(task_name, args, kwargs), used, self)
         step_name = self._free_name(name, task_name)
-        prepared = self._prepare(self._enqueuer.plan(task_name, options), payload, len(used))
-        waits_for = dict.fromkeys([*(self._name_of(each) for each in _each(after)), *used])
+        plan = self._enqueuer.plan(task_name, options)
+        prepared = self._enqueuer.prepare(plan._replace(handler=None) if used else plan, payload)
+        check_references(msgspec.json.decode(prepared.job.payload or "{}"), len(used))
+        steps = [after] if isinstance(after, Step | str) else after
+        waits_for = dict.fromkeys([*map(self._name_of, steps), *used])
         step = Step(self, step_name, tuple(waits_for))
         self._steps[step_name] = _Added(step, prepared, options)
         return step
 
-    def _bound(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        """The arguments by name. A task that is known only by its name takes named ones, or one mapping."""
+    def _bind(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        """Name the arguments. A task that is known only by its name takes named ones, or one mapping."""
         handler = self._core.registry.handlers.get(name)
         if handler is not None:
             return handler.signature.bind(args, kwargs)
@@ -176,47 +173,39 @@ class Workflow:
             raise InvalidOption(field="after", problem=f"{step!r} belongs to another workflow")
         return step.name
 
-    def _prepare(self, plan: EnqueuePlan, payload: Mapping[str, Any], outputs: int) -> Prepared:
-        """Checked now, as far as that is possible before the outputs are there."""
-        prepared = self._enqueuer.prepare(plan._replace(handler=None) if outputs else plan, payload)
-        check_references(msgspec.json.decode(prepared.job.payload or "{}"), outputs)
-        return prepared
-
     # -- starting
 
     async def start(self, *, idempotency_key: str | None = None, session_id: str | None = None) -> WorkflowHandle:
-        """Accept all of it durably, or nothing. With a key it is safe to repeat: the same workflow comes back."""
+        """Accept all steps durably, or none. With a key it is safe to repeat: the same workflow comes back."""
         optional_name("idempotency_key", idempotency_key, KEY_LIMIT)
         optional_name("session_id", session_id)
-        order_steps({name: step.after for name, step in self._steps.items()})
+        order_steps({name: added.step.after for name, added in self._steps.items()})
         flow = self._flow(idempotency_key)
         known = await self._home.flows.flow(flow.id)
         if known is not None:
             return self._again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
-        document = WORKFLOW.put(flow.id, flow)
-        inserted = await self._enqueuer.insert(
-            [job for job, _ in prepared], [document, *(put for _, puts in prepared for put in puts)]
-        )
-        return await self._accepted(flow, inserted)
+        documents = [WORKFLOW.put(flow.id, flow), *(put for _, puts in prepared for put in puts)]
+        inserted = await self._enqueuer.insert([job for job, _ in prepared], documents)
+        return await self._finish_start(flow, inserted)
 
     def _flow(self, key: str | None) -> Flow:
-        """What is written: which steps there are, whom they wait for, and the jobs that do them."""
+        """Make the document of the workflow: its steps, the steps they wait for, and the jobs that do them."""
         now = self._core.clock.now()
         id = new_id(now, random.getrandbits(74)) if key is None else workflow_id(self.name, key)
         jobs = {name: step.prepared.job for name, step in self._steps.items()}
         shape = shape_of(
-            (name, job.task, job.queue, self._steps[name].after, hash_payload(job.payload or "{}", job.task))
+            (name, job.task, job.queue, self._steps[name].step.after, hash_payload(job.payload or "{}", job.task))
             for name, job in jobs.items()
         )
         steps = [
-            FlowStep(name, step_id(id, name) if number else id, job.task, self._steps[name].after)
+            FlowStep(name, step_id(id, name) if number else id, job.task, self._steps[name].step.after)
             for number, (name, job) in enumerate(jobs.items())
         ]
         return Flow(id, self.name, tuple(steps), shape, now)
 
     def _job(self, flow: Flow, step: FlowStep, session_id: str | None) -> tuple[Job, builtins.list[Put]]:
-        """The step's job as it begins: waiting, or held until the steps before it are done."""
+        """Make a step's job as it begins: waiting, or held until the steps before it are done."""
         added, now = self._steps[step.name], flow.created_at
         job = added.prepared.job
         options = msgspec.structs.replace(job.options, workflow=flow.id, step=step.name)
@@ -243,11 +232,11 @@ class Workflow:
         )
         return begun, documents
 
-    async def _accepted(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
+    async def _finish_start(self, flow: Flow, inserted: Sequence[Inserted]) -> WorkflowHandle:
         if not inserted[0].duplicate:
             return WorkflowHandle(self._home, flow)
-        known = await self._home.flows.flow(flow.id)  # somebody else was faster, perhaps with other steps
-        for job in [each.job for each in inserted if not each.duplicate]:
+        known = await self._home.flows.flow(flow.id)  # another process was faster, perhaps with other steps
+        for job in [answer.job for answer in inserted if not answer.duplicate]:
             await self._take_back(job)
         if known is None:
             raise KeyReused(field="idempotency_key", problem=f"job {flow.id} owns it, and is no workflow's step")
@@ -278,19 +267,15 @@ def _task_of(task: AnyTask) -> tuple[str, Mapping[str, Any]]:
     return (task if isinstance(task, str) else task.name), options
 
 
-def _each(after: Iterable[Step | str] | Step | str) -> Iterable[Step | str]:
-    return [after] if isinstance(after, Step | str) else after
-
-
 class WorkflowHandle:
-    """A workflow that was started, here or elsewhere, now or long ago."""
+    """A workflow that was started, in this process or in another one."""
 
     def __init__(self, home: WorkflowHome, flow: Flow, *, duplicate: bool = False) -> None:
         self._home = home
         self._core = home.core
         self._flow = flow
         self.duplicate = duplicate
-        """The key was known: this is the workflow that was there already."""
+        """Whether the key was known: then this is the workflow that was there already."""
 
     @property
     def id(self) -> str:
@@ -302,20 +287,20 @@ class WorkflowHandle:
 
     @property
     def steps(self) -> dict[str, str]:
-        """The job of every step."""
+        """The ids of the steps' jobs, by the steps' names."""
         return {step.name: step.job_id for step in self._flow.steps}
 
     async def status(self) -> WorkflowStatus:
-        """How it stands, from the jobs themselves."""
+        """Read how the workflow stands, from its jobs."""
         jobs = await self._core.store.get([step.job_id for step in self._flow.steps])
         return status_of(self._flow, {job.id: job for job in jobs})
 
     async def result(self, timeout: Seconds | None = None) -> dict[str, Any]:
-        """Wait until all of it is done: the results of the steps that nobody waits for, by name.
+        """Wait until all steps are done; return by name the results of the steps that no other step waits for.
 
-        Raises JobDead when a step dies (redriven, it goes on), JobDiscarded when steps were let go, TimeoutError.
+        Raises JobDead when a step dies (redriven, it goes on), JobDiscarded when steps were discarded, TimeoutError.
         """
-        status = await self._settled(read_seconds(timeout, "timeout") if timeout is not None else None)
+        status = await self._wait(read_seconds(timeout, "timeout") if timeout is not None else None)
         if status.state == "blocked":
             step = status.failed[0]
             raise JobDead(
@@ -324,9 +309,6 @@ class WorkflowHandle:
         if status.state == "discarded":
             step = next(step for step in status.steps if step.state == "DISCARDED")
             raise JobDiscarded(status.text, job_id=step.job_id)
-        return await self._results()
-
-    async def _results(self) -> dict[str, Any]:
         jobs = {job.id: job for job in await self._core.store.get([step.job_id for step in self._flow.final])}
         return {
             step.name: await JobHandle[Any](self._home.jobs, jobs[step.job_id]).result()
@@ -334,22 +316,23 @@ class WorkflowHandle:
             if step.job_id in jobs
         }
 
-    async def _settled(self, limit: float | None) -> WorkflowStatus:
-        seen: builtins.list[WorkflowStatus] = []
+    async def _wait(self, limit: float | None) -> WorkflowStatus:
+        last: WorkflowStatus | None = None
 
-        async def settled() -> WorkflowStatus | None:
-            seen[:] = [await self.status()]
-            return seen[0] if seen[0].state != "running" else None
+        async def look() -> WorkflowStatus | None:
+            nonlocal last
+            last = await self.status()
+            return last if last.state != "running" else None
 
         try:
-            return await wait_for_answer(self._core, set(self.steps.values()), settled, limit)
+            return await wait_for_answer(self._core, set(self.steps.values()), look, limit)
         except TimeoutError:
-            if limit is None or not seen:
+            if limit is None or last is None:
                 raise
-            raise TimeoutError(f"not over after {limit:g} s, and goes on. {seen[0].text}") from None
+            raise TimeoutError(f"not over after {limit:g} s, and goes on. {last.text}") from None
 
     async def cancel(self, reason: str | None = None, *, who: str = "api") -> WorkflowStatus:
-        """No longer wanted: what has not ended is cancelled, dead steps are discarded, what is done stays done."""
+        """Cancel the steps that have not ended, and discard dead ones; what is done stays done."""
         for step in self._flow.in_order:
             for job in await self._core.store.get([step.job_id]):
                 try:
@@ -366,14 +349,14 @@ class WorkflowHandle:
 
 
 class Workflows:
-    """Workflows as they are now, whoever started them."""
+    """Reads workflows as they are now, whichever process started them."""
 
     def __init__(self, home: WorkflowHome) -> None:
         self._home = home
         self._core = home.core
 
     async def get(self, id: str) -> WorkflowHandle:
-        """By the id of the workflow or of one of its steps' jobs; a part that only one job has is enough."""
+        """Find a workflow by its id or that of one of its steps' jobs; a part that only one job has is enough."""
         flow = await self._home.flows.flow(check_id("id", id))
         if flow is None:
             job = await find_job(self._core.store, id)
@@ -383,15 +366,11 @@ class Workflows:
         return WorkflowHandle(self._home, flow)
 
     async def list(self, *, limit: int = 100, name: str | None = None) -> builtins.list[WorkflowStatus]:
-        """How the latest stand, newest first."""
+        """List how the latest workflows stand, newest first."""
         check_limit(limit)
         flows = [kept.value for kept in await WORKFLOW.all(self._core.store)]
         named = [flow for flow in flows if name in (None, flow.name)]
-        listed = sorted(named, key=lambda flow: -flow.created_at)[:limit]
-        steps = [step.job_id for flow in listed for step in flow.steps]
+        latest = sorted(named, key=lambda flow: -flow.created_at)[:limit]
+        steps = [step.job_id for flow in latest for step in flow.steps]
         jobs = {job.id: job for job in await self._core.store.get(steps)}
-        return [status_of(flow, jobs) for flow in listed]
-
-    async def companions(self, move: Transition) -> tuple[Transition, ...]:
-        """What moves together with a step that a person ended: its dependents go on, or are let go with it."""
-        return await self._home.flows.companions(move)
+        return [status_of(flow, jobs) for flow in latest]

@@ -1,7 +1,7 @@
-"""Watches what sessions do through `rd.call`, `rd.submit` and `rd.retry`, and tells who repeats the same in vain.
+"""Watches what sessions do through `rd.call`, `rd.submit` and `rd.retry`, and reports those that repeat it in vain.
 
-A session whose actions succeed costs nothing: its window is kept in memory, and written with the next action that does
-not. So that the window also holds for an agent that starts a process for each call, it is a document of the store.
+A session's window of actions is a document of the store, so that it also holds for an agent that starts a process for
+each call. Successes are kept in memory and written with the next action that fails, so that they cost no write.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ log = logging.getLogger("redrive.gateway")
 REPEATS: Final = Kind[Watched]("repeats", Watched)
 """Under the session's id: its last actions, as hashes."""
 SESSIONS: Final = 1_000
-"""So many sessions have their successes in memory."""
+"""The most sessions whose successes are in memory."""
 TOLD_FOR: Final = 3600.0
-"""A loop that has not gone on for so long is no fact of health any more."""
+"""How long a loop that does not go on is still reported as a fact of health."""
 KEPT_FOR: Final = 86400.0
 
 
 class RepeatedActions:
-    """Observes every action once it is answered."""
+    """Observes every action of a session once it is answered."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._fine: OrderedDict[str, list[SessionAction]] = OrderedDict()
-        """Successes that no document has yet, by session."""
+        """Successes that are in no document yet, by session."""
         self._looping: set[str] = set()
 
     @property
     def rule(self) -> RepeatRule:
         return RepeatRule(self._core.settings.repeats, self._core.settings.repeats_window)
 
-    async def watched(
+    async def watch(
         self, made: Awaitable[Outcome], task: Task[Any, Any] | str, params: Mapping[str, Json], session: object
     ) -> Outcome:
-        """Waits for the answer to an action, and warns in it. What is refused counts, too: its error has the note."""
+        """Waits for the answer to an action, and adds a warning to it. A refused action counts, too."""
         name = task.name if isinstance(task, Task) else str(task)
         session = session or session_of.get() or os.environ.get(SESSION_VARIABLE)
         try:
@@ -73,10 +73,10 @@ class RepeatedActions:
             if (loop := await self._observe(session, name, params, ok=False, job_id=None)) is not None:
                 refused.add_note(warn_agent(loop, self.rule))
             raise
-        return await self._judged(outcome, session, name, params)
+        return await self._add_warning(outcome, session, name, params)
 
-    async def watched_retry(self, made: Awaitable[Outcome]) -> Outcome:
-        """The same for an operation that is tried again by its id."""
+    async def watch_retry(self, made: Awaitable[Outcome]) -> Outcome:
+        """Does the same as `watch` for an operation that is tried again by its id."""
         outcome = await made
         try:
             (job,) = await self._core.store.get([outcome.operation_id or ""])
@@ -84,9 +84,9 @@ class RepeatedActions:
         except (StoreError, OSError, JobError) as error:
             log.warning("operation %s was not added to its session's window: %s", outcome.operation_id, error)
             return outcome
-        return await self._judged(outcome, session, task, params)
+        return await self._add_warning(outcome, session, task, params)
 
-    async def _judged(self, outcome: Outcome, session: object, task: str, params: Mapping[str, Json]) -> Outcome:
+    async def _add_warning(self, outcome: Outcome, session: object, task: str, params: Mapping[str, Json]) -> Outcome:
         if outcome.status == "queued":
             return outcome  # accepted and not tried yet: neither a success nor a failure
         loop = await self._observe(session, task, params, ok=bool(outcome), job_id=outcome.operation_id)
@@ -98,7 +98,7 @@ class RepeatedActions:
     async def _observe(
         self, session: object, task: str, params: Mapping[str, Json], *, ok: bool, job_id: str | None
     ) -> ActionLoop | None:
-        """Adds the action to the session's window; the loop it belongs to. A store that fails costs no answer."""
+        """Adds an action to the session's window; returns the loop it belongs to. A store that fails is only logged."""
         if not self.rule.times or not isinstance(session, str):
             return None
         action = SessionAction(identify_action(task, params), ok)
@@ -106,20 +106,20 @@ class RepeatedActions:
             self._remember(session, action)
             return None
         try:
-            return await self._written(session, action, task, job_id)
+            return await self._write(session, action, task, job_id)
         except (StoreError, OSError) as error:
             log.warning("session %s: its last action was not added to its window: %s", session, error)
             return None
 
     def _remember(self, session: str, action: SessionAction) -> None:
-        """Keeps a success until the next failure is written."""
+        """Keeps a success in memory until the next failure is written."""
         fine = self._fine.setdefault(session, [])
         self._fine.move_to_end(session)
         fine[:] = [*fine, action][-self.rule.window :]
         while len(self._fine) > SESSIONS:
             self._fine.popitem(last=False)
 
-    async def _written(self, session: str, action: SessionAction, task: str, job_id: str | None) -> ActionLoop | None:
+    async def _write(self, session: str, action: SessionAction, task: str, job_id: str | None) -> ActionLoop | None:
         actions, now = [*self._fine.pop(session, ()), action], self._core.clock.now()
 
         def change(known: Watched | None) -> Watched:
@@ -137,15 +137,14 @@ class RepeatedActions:
     async def _tell(self, session: str, loop: ActionLoop, job_id: str | None) -> None:
         notice = write_repeats_notice(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
-        what = "people will be told that a session repeats itself"
-        await commit(self._core.store, puts=make_puts(notice), what=what)
+        await commit(self._core.store, puts=make_puts(notice), what="people will be told that a session repeats itself")
         publish_notice(self._core.bus, notice)
 
     async def facts(self) -> list[str]:
-        """Says which sessions repeat themselves now. It ends by itself once they do something else."""
+        """Says which sessions repeat themselves now."""
         since = self._core.clock.now() - TOLD_FOR
-        found = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._core.store)]
-        return [describe_loop(session, loop, self.rule) for session, loop in found if loop and loop.at >= since]
+        loops = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._core.store)]
+        return [describe_loop(session, loop, self.rule) for session, loop in loops if loop and loop.at >= since]
 
     async def forget(self, session: str) -> None:
         """Drops a session's window."""

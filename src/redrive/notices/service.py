@@ -1,91 +1,70 @@
-"""`rd.notices`: what people are told, through which channels; pages; and the inboxes of sessions."""
+"""`rd.notices`: tells people through their channels, and pages a person when too many jobs die."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-from msgspec.structs import replace
-
-from redrive.core.checks import check_limit, the_only
 from redrive.core.commit import commit_in_parts, try_commit
-from redrive.core.documents import INBOX, PAGE, WAITING, Kept, Kind
-from redrive.core.job import CYCLE, Job, State
-from redrive.core.notice import (
-    ACKNOWLEDGED_FOR,
-    DEFERRED,
-    ESCALATED,
-    OWNER,
-    Message,
-    Notice,
-    Paged,
-    is_dealt_with,
-    page_due,
-    waiting_key,
-    with_words,
-    write_page,
-)
-from redrive.core.outcome import shorten_result
+from redrive.core.documents import PAGE, WAITING
+from redrive.core.job import CYCLE, State
+from redrive.core.notice import ACKNOWLEDGED_FOR, Message, Notice, Paged, page_due, waiting_key, with_words, write_page
 from redrive.core.pain import Pain, read_subject
-from redrive.core.store import Filter, Store
-from redrive.core.view import Shown
+from redrive.core.store import Filter
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.errors import InvalidInput
 from redrive.jobs.publishing_store import publish_notice
-from redrive.jobs.wait_for_job import read_result
 from redrive.notices.courier import (
     SIGNAL,
     Channel,
     Courier,
     Receiver,
-    by_function,
     channel_problems,
     channels_of,
-    distinct,
+    name_apart,
     name_of,
     quoted_by,
     read_waiting,
+    send_by,
 )
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
     from redrive.notices.repeats import RepeatedActions
+    from redrive.notices.sessions import Sessions
 
 log = logging.getLogger("redrive.notify")
 Sink = Callable[[Pain], Awaitable[None] | None]
 LAST: Final = "last"
 NOT_PAGED: Final = frozenset({"imported", "restored", "diverted"})
-"""Dead letters that no failure of now has made: brought here, brought back, or put off by a script."""
-Owned = dict[tuple[str, str, str | None], int]
-"""Letters by inbox, kind of message and group."""
-NOT_LEFT: Final = "The result is no longer kept."
+"""Why dead letters are dead that no failure of now has made: they were imported, restored, or recorded by a script."""
 
 
 class Notices:
-    """The way to people. Session inboxes are read through `rd.sessions`."""
+    """Tells people what happened. `rd.sessions` reads the inboxes of sessions."""
 
     def __init__(
         self,
         core: Core,
+        sessions: Sessions,
         repeats: RepeatedActions,
         signal_channels: Callable[[], Sequence[Channel]],
         channels: Sequence[Receiver],
         signals: Sequence[Sink],
     ) -> None:
         self._core = core
+        self._sessions = sessions
         self._repeats = repeats
         self._signal_channels = signal_channels
         self._channels = channels
         self._signals = signals
         self.quiet = False
-        """For tests: channels are left alone, and what people would be told waits."""
+        """For tests: no channel is called, and notices wait."""
 
     # -- telling people
 
     def courier(self) -> Courier | None:
-        """Carries waiting notices to the channels of this process; None where it has none.
+        """Make what carries waiting notices to the channels of this process; None where it has no channel.
 
         A channel that cannot be used at all (a variable that is not set, Apprise missing) is a ConfigError.
         """
@@ -93,38 +72,38 @@ class Notices:
             return None
         channels = channels_of(self._core.settings.notify.urls, self._channels)
         channels += self._signal_channels()
-        channels += distinct(Channel(f"{SIGNAL}{name_of(sink)}", _as_signal(sink)) for sink in self._signals)
+        channels += name_apart(Channel(f"{SIGNAL}{name_of(sink)}", _send_as_signal(sink)) for sink in self._signals)
         return Courier(self._core.store, self._core.clock, channels) if channels else None
 
     async def deliver(self) -> int:
-        """Tell now what waits, as far as the channels take it; how many messages they took. Workers do it always."""
+        """Send the notices that wait, as workers do; return how many messages the channels took."""
         courier = self.courier()
         return await courier.deliver() if courier is not None else 0
 
     async def waiting(self) -> list[Notice]:
-        """What people are still to be told, in order."""
+        """List the notices that some channel has not taken yet, in order."""
         notices = [notice for _, notice in await read_waiting(self._core.store)]
         jobs = await quoted_by(self._core.store, notices)
         return [with_words(notice, jobs) for notice in notices]
 
     async def troubles(self) -> list[str]:
-        """Channels that do not take anything, in words."""
+        """Name the channels that take nothing, in words."""
         return await channel_problems(self._core.store)
 
     # -- pages
 
     async def look(self) -> bool:
-        """Page a person when too many jobs died within the window; whether that was so. One process pages."""
+        """Page a person when too many jobs died within the window; return whether this process did."""
         core, now, policy = self._core, self._core.clock.now(), self._core.settings.notify
-        letters = await self._letters(now - policy.page_window, now)
-        if sum(letters.values()) < policy.page_after:
+        died = await self._count_died(now - policy.page_window, now)
+        if sum(died.values()) < policy.page_after:
             return False
         last = await PAGE.get(core.store, LAST)
-        if not page_due(letters, last.value if last else None, now, policy):
+        if not page_due(died, last.value if last else None, now, policy):
             return False
-        groups = await core.store.groups(fingerprints=[name for name in letters if name])
-        notice = write_page(letters, groups, now, policy)
-        paged = PAGE.put(LAST, Paged(now, tuple(letters)), last.version if last else 0)
+        groups = await core.store.groups(fingerprints=[name for name in died if name])
+        notice = write_page(died, groups, now, policy)
+        paged = PAGE.put(LAST, Paged(now, tuple(died)), last.version if last else 0)
         puts = [paged, WAITING.put(waiting_key(notice), notice)]
         if await try_commit(core.store, puts=puts, what="a person was paged") is None:
             return False
@@ -133,10 +112,10 @@ class Notices:
         publish_notice(self._core.bus, said)
         return True
 
-    async def _letters(self, since: float, now: float) -> dict[str, int]:
-        """By group: what died since then and waits for a person; what comes back by itself pages nobody.
+    async def _count_died(self, since: float, now: float) -> dict[str, int]:
+        """Count by group the jobs that died since then and wait for a person. What comes back by itself pages nobody.
 
-        Counted only where the hours' numbers say that it may matter.
+        The jobs are counted only where the sums of the hours say that they may be enough.
         """
         store, policy = self._core.store, self._core.settings.notify
         buried = sum(
@@ -148,115 +127,34 @@ class Notices:
             return {}
         manual = Filter(states=(State.dead,), since=since, lane="manual")
         counted = await store.count(manual, by=("fingerprint", "because", "queue"), current=True)
-        letters: dict[str, int] = {}
+        died: dict[str, int] = {}
         for (fingerprint, because, queue), number in counted.items():
             if because not in NOT_PAGED and not str(queue).startswith(CYCLE):
-                letters[fingerprint or ""] = letters.get(fingerprint or "", 0) + number
-        return letters
-
-    # -- inboxes
-
-    async def inbox(self, session_id: str, *, unread: bool, limit: int) -> list[Notice]:
-        check_limit(limit)
-        found, jobs = await self._now(session_id)
-        if unread:
-            found = [notice for notice in found if notice.unread]
-        found.sort(key=lambda notice: (notice.at, notice.id))
-        return [await self._with_result(notice, jobs.get(notice.job_id or "")) for notice in found[:limit]]
-
-    async def unread(self, session_id: str) -> int:
-        """Counts what the session was told and has not seen."""
-        return sum(notice.unread for notice in (await self._now(session_id))[0])
-
-    async def _now(self, session_id: str) -> tuple[list[Notice], dict[str, Job]]:
-        """Reads a session's notices as they stand now, and their jobs."""
-        found = [kept.value for kept in await self._of(session_id)]
-        jobs, owned = await self._jobs(found), await self._owned(found)
-        return [_as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) for notice in found], jobs
-
-    async def inboxes(self) -> list[InboxView]:
-        """Every session that was told something. Reads all messages, and the jobs whose answers are waited for."""
-        found = [kept.value for kept in await INBOX.all(self._core.store)]
-        open = [notice for notice in found if notice.status == "pending"]
-        jobs, owned = await self._jobs([notice for notice in open if not _owed(notice)]), await self._owned(open)
-        return inboxes(
-            _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned) if notice.status == "pending" else notice
-            for notice in found
-        )
-
-    async def _owned(self, notices: Sequence[Notice]) -> Owned:
-        """Count the dead letters of each group that its owners still have, once for each owner."""
-        owned: Owned = {}
-        for inbox, kind in {(n.session_id or "", n.kind) for n in notices if n.kind in (ESCALATED, DEFERRED)}:
-            state, because = (State.held, DEFERRED) if kind == DEFERRED else (State.dead, None)
-            chosen = Filter(states=(state,), because=because, owner=inbox.removeprefix(OWNER))
-            for (fingerprint,), number in (await self._core.store.count(chosen, by=("fingerprint",))).items():
-                owned[inbox, kind, fingerprint] = number
-        return owned
-
-    async def acknowledge(self, session_id: str, notice_id: str) -> Notice:
-        """By its id, or a part of it that only one notice has. Safe to repeat."""
-        matching = {kept.value.id: kept for kept in await self._of(session_id) if notice_id in kept.value.id}
-        found = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
-        now = self._core.clock.now()
-
-        def seen(notice: Notice | None) -> Notice | None:
-            return notice if notice is None or notice.read_at is not None else replace(notice, read_at=now)
-
-        read = await INBOX.update(self._core.store, found.key, seen) if found is not None else None
-        if read is None:
-            raise InvalidInput(field="notice_id", problem=f"{notice_id!r} is not in the inbox")
-        return read
-
-    async def _of(self, session_id: str) -> list[Kept[Notice]]:
-        """A session's own: `a` has nothing of `a/b`."""
-        found = await INBOX.all(self._core.store, f"{session_id}/")
-        return [kept for kept in found if kept.value.session_id == session_id]
-
-    async def _jobs(self, notices: Sequence[Notice]) -> dict[str, Job]:
-        ids = list(dict.fromkeys(notice.job_id for notice in notices if notice.job_id))
-        return {job.id: job for job in await self._core.store.get(ids)}
-
-    async def _with_result(self, notice: Notice, job: Job | None) -> Notice:
-        """What a job that ended well gave, read from the job itself: never a shortened copy of it."""
-        if job is None or job.state is not State.done or notice.actionable:
-            return notice
-        text = await read_result(self._core.store, job)
-        if text is None and job.payload is None:
-            return msgspec.structs.replace(notice, text=f"{notice.text} {NOT_LEFT}")
-        result, cut = shorten_result(msgspec.json.decode(text) if text else None, job.id)
-        return msgspec.structs.replace(notice, result=result, truncated=cut)
+                died[fingerprint or ""] = died.get(fingerprint or "", 0) + number
+        return died
 
     # -- upkeep
 
     async def prune(self) -> int:
-        """Acknowledgements age out, read or not; actionable notices once they are dealt with; what nobody took goes
-        last, and is told here.
-        """
-        before = await time_for_destroying(self._core.store, self._core.clock) - ACKNOWLEDGED_FOR
-        old = [kept for kept in await INBOX.all(self._core.store) if kept.value.at < before]
-        jobs = await self._jobs([kept.value for kept in old if kept.value.actionable])
-        owned = await self._owned([kept.value for kept in old])
-        now = [(key, _as_it_is_now(notice, jobs.get(notice.job_id or ""), owned)) for key, notice, _ in old]
-        keys = [key for key, notice in now if notice.settled or not notice.actionable or notice.read_at is not None]
-        await _drop(self._core.store, INBOX, keys)
-        await self._repeats.prune(before + ACKNOWLEDGED_FOR)
+        """Drop old notices of inboxes, and those that no channel took for a week; return how many."""
+        now = await time_for_destroying(self._core.store, self._core.clock)
+        before = now - ACKNOWLEDGED_FOR
+        pruned = await self._sessions.prune(before)
+        await self._repeats.prune(now)
         untold = [(key, notice) for key, notice in await read_waiting(self._core.store) if notice.at < before]
         if untold:
-            log.warning(
-                "%d notices found no channel that takes them for a week and are dropped: %s, …",
-                len(untold),
-                untold[0][1].title,
-            )
-            await _drop(self._core.store, WAITING, [key for key, _ in untold])
-        return len(keys) + len(untold)
+            what = "%d notices found no channel that takes them for a week and are dropped: %s, …"
+            log.warning(what, len(untold), untold[0][1].title)
+            drops = [WAITING.drop(key) for key, _ in untold]
+            await commit_in_parts(self._core.store, drops, what="old notices were dropped")
+        return pruned + len(untold)
 
 
-def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[None]]:
-    """A message for a function that takes signals: pains as they are, other notices with their title."""
-    send = by_function(sink)
+def _send_as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[None]]:
+    """Sends messages to a function that takes signals: pains as they are, other notices with their title."""
+    send = send_by(sink)
 
-    async def told(message: Message) -> None:
+    async def send_pain(message: Message) -> None:
         notice = message.notice
         if notice.severity:
             text = notice.text if message.count == 1 else f"{message.title}: {message.text}"
@@ -265,51 +163,4 @@ def _as_signal(sink: Callable[[Pain], object]) -> Callable[[Message], Awaitable[
             hurts = 1.0 if message.actionable else 0.5
             await send(Pain(message.kind, notice.queue, hurts, f"{message.title}: {message.text}"))
 
-    return told
-
-
-def _owed(notice: Notice) -> bool:
-    """Whether it stands for all letters of a group that its owner has."""
-    return notice.kind in (ESCALATED, DEFERRED) and notice.fingerprint is not None
-
-
-def _as_it_is_now(notice: Notice, job: Job | None, owned: Owned) -> Notice:
-    """Whether somebody still has to do something, and about how many."""
-    if not _owed(notice):
-        return msgspec.structs.replace(notice, settled=is_dealt_with(notice, job))
-    number = owned.get((notice.session_id or "", notice.kind, notice.fingerprint), 0)
-    more = f"{notice.text} {number} of this kind." if number > 1 else notice.text
-    return msgspec.structs.replace(notice, settled=not number or notice.read_at is not None, text=more)
-
-
-async def _drop(store: Store, kind: Kind[Notice], keys: Sequence[str]) -> None:
-    await commit_in_parts(store, [kind.drop(key) for key in keys], what="old notices were dropped")
-
-
-class InboxView(Shown, msgspec.Struct, frozen=True):
-    """One session's messages in numbers, and the latest of them."""
-
-    HIDDEN: ClassVar = ("latest",)
-    SHOWN: ClassVar = ("latest.at", "latest.title")
-    RENAMED: ClassVar = {"latest.at": "latest_at", "latest.title": "latest"}
-    session: str
-    messages: int
-    unread: int
-    pending: int
-    """Unread ones that ask for something."""
-    latest: Notice
-
-
-def inboxes(notices: Iterable[Notice]) -> list[InboxView]:
-    """Every session that was told something: first those that are asked, then those with something unread."""
-    by_session: dict[str, list[Notice]] = {}
-    for notice in notices:
-        by_session.setdefault(notice.session_id or "", []).append(notice)
-    views = [_view(session, told) for session, told in by_session.items()]
-    return sorted(views, key=lambda one: (not one.pending, not one.unread, -one.latest.at))
-
-
-def _view(session: str, notices: Sequence[Notice]) -> InboxView:
-    unread = sum(notice.unread for notice in notices)
-    pending = sum(notice.status == "pending" for notice in notices)
-    return InboxView(session, len(notices), unread, pending, max(notices, key=lambda notice: notice.at))
+    return send_pain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from redrive.core.job import Category, Job, State
 from redrive.core.notice import QUOTED, TEXT_CAP, Level, Notice, Quote, waiting_key, with_words
 from redrive.core.store import Filter, OutcomeTally, Tally, Total
 from redrive.core.times import Given as Instant
-from redrive.core.times import earlier
+from redrive.core.times import earlier, zone_of
 from redrive.deadletters.groups import gather_new_groups
 from redrive.engine.worker_registry import Announcement, living
 from redrive.errors import InvalidOption
@@ -74,7 +74,7 @@ class Reports:
     ) -> Report:
         """The last weeks with this one: what was processed, what died and what became of it; causes and strategies."""
         check_range("weeks", weeks, 1, MOST_WEEKS)
-        periods = insight.weeks(self._core.clock.now(), weeks, zone_of(tz))
+        periods = insight.weeks(self._core.clock.now(), weeks, zone_of("tz", tz))
         return await self._report("weekly", tz, periods, queue=queue, task=task, agent=agent)
 
     async def monthly(
@@ -88,7 +88,7 @@ class Reports:
     ) -> Report:
         """The last months with this one: what was processed, what died and what became of it; causes and strategies."""
         check_range("months", months, 1, MOST_MONTHS)
-        periods = insight.months(self._core.clock.now(), months, zone_of(tz))
+        periods = insight.months(self._core.clock.now(), months, zone_of("tz", tz))
         return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
 
     async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **said: str | None) -> Report:
@@ -125,7 +125,7 @@ class Reports:
             check_choice("category", category, get_args(Category))
         if (detail := filters.get("detail")) is not None:
             filters["detail"] = ALIASES.get(detail, detail)
-        zone = zone_of(tz)
+        zone = zone_of("tz", tz)
         start, end = self._span(date, since, until, zone)
         said: dict[str, Any] = _said({**filters, "agent": agent})
 
@@ -288,16 +288,6 @@ def _of(found: Sequence[T], said: dict[str, str]) -> list[T]:
 
 def _fits(one: Any, said: dict[str, str]) -> bool:
     return all(getattr(one, name) == value for name, value in said.items())
-
-
-def zone_of(tz: str) -> tzinfo:
-    """A time zone by its name."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return UTC if tz == "UTC" else ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise InvalidOption(field="tz", problem=f"{tz!r} is not a known time zone, e.g. Europe/Rome") from None
 
 
 def _day(said: object) -> date:

@@ -14,15 +14,16 @@ import asyncio
 import copy
 import logging
 import sys
-import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
 
+from redrive.core.checks import check_range
 from redrive.core.commit import try_commit
 from redrive.core.documents import Kept
 from redrive.core.notice import write_stale_notice
@@ -31,8 +32,7 @@ from redrive.core.policy import Policy
 from redrive.engine.bus import BusEvent
 from redrive.engine.context import wants_context_first
 from redrive.engine.inline_runs import Interrupted, Wait
-from redrive.engine.interrupts import Interrupts
-from redrive.engine.registry import Handler, Registry
+from redrive.engine.registry import Handler
 from redrive.engine.scheduler import prune
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidOption, RedriveError
@@ -41,10 +41,12 @@ from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.publishing_store import make_puts
 from redrive.jobs.tasks import Task
 from redrive.jobs.wait_for_job import read_result
-from redrive.scripts.cycle_history import LEARNED, CycleRun, RunOutcome, checked_every
-from redrive.scripts.cycle_records import RunRecord
+from redrive.scripts.cycle_history import LEARNED, CycleRun, CycleStanding, Finding, RunOutcome, checked_every
+from redrive.scripts.cycle_records import RunRecord, cycle_findings, cycle_standings, forget_cycle
 from redrive.scripts.cycle_rules import (
+    ALERT_AFTER,
     CYCLE_NOTE,
+    WORDS,
     CycleNote,
     Left,
     Repeat,
@@ -52,7 +54,7 @@ from redrive.scripts.cycle_rules import (
     Summary,
     checked_id,
     checked_ignore,
-    counted,
+    checked_repeat,
     cycle_at,
     id_from,
     in_words,
@@ -63,9 +65,9 @@ from redrive.scripts.cycle_rules import (
     names_of,
     queue_of,
     severity,
-    summary_of,
+    strip_ignored,
 )
-from redrive.scripts.cycle_runs import CallingThread, Turn, Turns, called_from
+from redrive.scripts.cycle_runs import Turn, Turns, run_in_calling_thread
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -73,19 +75,17 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 log = logging.getLogger("redrive.cycle")
-GRACE: Final = 5.0
-"""How long an interrupted script waits for its job to be given back."""
 
 
 class Result(msgspec.Struct, Generic[R_co], frozen=True):
-    """What became of one job in this cycle. True where it is done, now or before."""
+    """What became of one job in this cycle. True where the job is done, now or before."""
 
     status: Status
     task: str
     job_id: str
-    """Its name in the cycle."""
+    """The job's name in the cycle."""
     id: str
-    """Its id in the store, for `redrive status` and `redrive dead show`."""
+    """The job's id in the store, for `redrive status` and `redrive dead show`."""
     value: R_co | None = None
     """What the function returned."""
     error: str | None = None
@@ -96,7 +96,7 @@ class Result(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class CycleHome(NamedTuple):
-    """What a cycle works with: how jobs are enqueued, and who looks around and tells people at its end."""
+    """What a cycle works with: how jobs are enqueued, and what looks around and tells people at the cycle's end."""
 
     core: Core
     enqueuer: Enqueuer
@@ -113,80 +113,74 @@ class _CycleWork:
         self._plan = plan
         self.name = plan.name
         self.queue = plan.queue
-        self.cycle_id = plan.cycle_id or cycle_at(self._core.clock.now(), plan.tz)
+        begun = core.clock.now()
+        self.cycle_id = plan.cycle_id or cycle_at(begun, plan.tz)
         self.results: list[Result[Any]] = []
-        self._registry = _own(self._core.registry)
+        self._registry = copy.copy(core.registry)
+        self._registry.detach()  # the name of a plain function is taken only while the cycle lasts
         self._over = False
         self._left: list[Left] = []
         self._alerts: list[str] = []
-        self._enqueuer = Enqueuer(replace(core, registry=self._registry), home.enqueuer.spool)
-        begun = self._core.clock.now()
+        own = replace(core, registry=self._registry)
+        self._enqueuer = Enqueuer(own, home.enqueuer.spool)
         run = CycleRun(self.name, self.cycle_id, begun, "", zone=plan.tz, every=plan.every, watched=plan.watched)
-        self._record = RunRecord(self._core.store, self._core.clock, run)
-        self._turns = Turns(
-            self._core.store,
-            self._registry,
-            self._core.clock,
-            queue=self.queue,
-            cycle_id=self.cycle_id,
-            record=self._record,
-            wait=plan.wait,
-        )
+        self._record = RunRecord(core.store, core.clock, run)
+        self._turns = Turns(own, self.queue, self.cycle_id, self._record, plan.wait)
 
     @property
     def summary(self) -> Summary:
         turns = self._turns
-        return summary_of(
+        counts = Counter[str](turn.status for turn in turns.turns.values())
+        counts["skipped"] += turns.skipped
+        return Summary(
             self.name,
             self.cycle_id,
-            [entry.status for entry in turns.entries.values()],
-            skipped=turns.skipped,
             brought_back=turns.brought_back,
-            left=self._left,
-            alerts=self._alerts,
+            left=tuple(self._left),
+            alerts=tuple(self._alerts),
+            **{status: counts[status] for status in WORDS},
         )
 
-    async def run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
-    ) -> Result[Any]:
+    async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result[Any]:
         if self._over:
             raise RedriveError(f"cycle {self.name} {self.cycle_id} is over: run jobs inside its block")
         handler = self._handler(function)
         own = handler.signature.names
-        kwargs = kwargs | {name: value for name, value in given.items() if name in own and value is not None}
+        given = {name: kwargs.pop(name, None) for name in ("job_id", "repeat", "ignore")}
+        kwargs |= {name: value for name, value in given.items() if name in own and value is not None}
         payload = handler.signature.bind(args, kwargs)
-        often = _repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
-        ignore = self._ignored(handler, None if "ignore" in own else given["ignore"])
-        named = self._named(payload, given["job_id"], function, ignore, strict="job_id" not in own)
-        key = key_of(self.queue, handler.name, named, self.cycle_id if often == "cycle" else None)
+        repeat = checked_repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
+        ignore = self._names_to_ignore(handler, None if "ignore" in own else given["ignore"])
+        named = self._name_job(payload, given["job_id"], function, ignore, strict="job_id" not in own)
+        key = key_of(self.queue, handler.name, named, self.cycle_id if repeat == "cycle" else None)
         plan = self._enqueuer.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
         prepared = self._enqueuer.prepare(plan, payload)
-        entry = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
-        result = await self._result(entry, handler)
+        turn = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
+        result = await self._result(turn, handler)
         self.results.append(result)
         return result
 
-    def _ignored(self, handler: Handler, said: Any) -> tuple[str, ...]:
+    def _names_to_ignore(self, handler: Handler, given: Any) -> tuple[str, ...]:
         """Return the arguments that do not count: those of this call, and those of the cycle."""
-        names = checked_ignore(said) if said is not None else ()
+        names = checked_ignore(given) if given is not None else ()
         for name in names:
             if not handler.signature.takes(name):
                 raise InvalidOption(field="ignore", problem=f"{name!r} is not an argument of {handler.name}")
         return (*names, *self._plan.ignore)
 
     def _handler(self, function: Any) -> Handler:
-        """A task as it is; a plain function becomes one for this cycle, under its own name."""
+        """Return a task's handler; a plain function gets one for this cycle, under its own name."""
         if isinstance(function, Task):
             handler = function.__handler__
         elif callable(function):
-            handler = self._adopted(function)
+            handler = self._make_handler(function)
         else:
             raise InvalidOption(field="function", problem=f"{function!r} is neither a function nor a task")
         if self._registry.handlers.get(handler.name) is not handler:
             self._registry.add(handler)
         return handler
 
-    def _adopted(self, function: Callable[..., Any]) -> Handler:
+    def _make_handler(self, function: Callable[..., Any]) -> Handler:
         name = getattr(function, "__name__", None) or type(function).__name__
         known = self._registry.handlers.get(name)
         if known is not None and known.function == function:
@@ -197,7 +191,7 @@ class _CycleWork:
         except (TypeError, ValueError) as error:
             raise InvalidOption(field="function", problem=f"{name} cannot be a job: {error}") from None
 
-    def _named(
+    def _name_job(
         self, payload: dict[str, Any], job_id: Any, function: object, ignore: Sequence[str], *, strict: bool
     ) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
@@ -205,28 +199,22 @@ class _CycleWork:
         key = self._home.enqueuer.make_key(function.__handler__, payload) if isinstance(function, Task) else None
         if key is not None:
             return checked_id("job_id", key)
-        return id_from(counted(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
+        return id_from(strip_ignored(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
 
-    async def _result(self, entry: Turn, handler: Handler) -> Result[Any]:
-        job = entry.job
-        skipped = entry.status == "skipped"
-        value = handler.signature.result(await read_result(self._core.store, job)) if skipped else entry.value
-        job_id, _ = names_of(job)
-        return Result(entry.status, job.task, job_id, job.id, value, job.error, job.recommendation)
-
-    # -- its record
+    async def _result(self, turn: Turn, handler: Handler) -> Result[Any]:
+        job, value = turn.job, turn.value
+        if turn.status == "skipped":
+            value = handler.signature.result(await read_result(self._core.store, job))
+        return Result(turn.status, job.task, names_of(job)[0], job.id, value, job.error, job.recommendation)
 
     async def begin(self) -> None:
-        await _spared("writing its record", self._record.begin())
+        await _log_failure("writing its record", self._record.begin())
 
     async def end(self, error: BaseException | None) -> None:
-        """Write how it ended; a script that leaves no such line is told as dead."""
-        name = type(error).__name__ if error is not None else None
+        """Write how the cycle ended; one without this record is reported as dead."""
         outcome = outcome_of(error)
-        error_class = None if outcome == "ended" else name
-        await _spared("writing its record", self._record.end(outcome, self._turns.ended, error_class))
-
-    # -- the end
+        error_class = type(error).__name__ if outcome != "ended" else None
+        await _log_failure("writing its record", self._record.end(outcome, self._turns.ended, error_class))
 
     async def finish(self) -> None:
         self._over = True
@@ -235,36 +223,32 @@ class _CycleWork:
             if keeps_failing(kept.value, self._plan.alert_after):
                 await self._alert(kept)
         self._left = await self._turns.left()
-        await _spared("looking around", self._home.look_around())
-        await _spared("telling people", self._home.tell_people())
-        await _spared("pruning", self._prune())
+        await _log_failure("looking around", self._home.look_around())
+        await _log_failure("telling people", self._home.tell_people())
+        await _log_failure("pruning", self._prune())
 
     async def _alert(self, kept: Kept[CycleNote]) -> None:
-        """Told once in a cycle, through the outbox: a channel that fails is told again, by whichever process has it."""
-        note = kept.value
+        """Write one notice per cycle about a job that keeps failing; the courier delivers it."""
+        note, now = kept.value, self._core.clock.now()
         words = in_words(note, next(iter(await self._core.store.get([note.job])), None))
         message, hurts = f"{self.name}: {words}", severity(note, self._plan.alert_after)
         self._alerts.append(words)
         log.warning("%s", message)
         data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
-        self._core.bus.publish(
-            BusEvent("stale_failure", self.queue, self._core.clock.now(), note.job, note.task, data=data)
-        )
+        self._core.bus.publish(BusEvent("stale_failure", self.queue, now, note.job, note.task, data=data))
         told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
-        notice = write_stale_notice(
-            note.job, note.task, note.failed, self.queue, self._core.clock.now(), message, hurts
-        )
+        notice = write_stale_notice(note.job, note.task, note.failed, self.queue, now, message, hurts)
         await try_commit(self._core.store, puts=[told, *make_puts(notice)], what=f"people will be told of {self.name}")
 
     async def _prune(self) -> None:
-        """Where no worker ever runs, nobody else does."""
+        """Prune as a scheduler would: where only scripts run there is none."""
         core = self._core
         now = await time_for_destroying(core.store, core.clock)
         await prune(core.store, self._registry, now, core.settings.retention, core.settings.key_retention)
 
 
 class _Going:
-    """What both kinds of running cycle show."""
+    """The attributes of both kinds of running cycle."""
 
     def __init__(self, work: _CycleWork) -> None:
         self._work = work
@@ -276,7 +260,7 @@ class _Going:
 
     @property
     def summary(self) -> Summary:
-        """The numbers so far; after the end also what was left, and what keeps failing."""
+        """The numbers so far; after the end also the jobs that were left, and those that keep failing."""
         return self._work.summary
 
     @property
@@ -310,30 +294,21 @@ class RunningCycle(_Going):
         ignore: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result[R]: ...
-    async def run(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        job_id: Any = None,
-        repeat: Any = None,
-        ignore: Any = None,
-        **kwargs: Any,
-    ) -> Result[Any]:
-        """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does.
+    async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result[Any]:
+        """Run a job once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does.
 
         The job is (function, `job_id`), or (function, arguments) where no id is given. In one cycle a job_id stands for
         one input: another one is refused (`needs_you`) and kept as a dead letter; arguments named in `ignore` do not
         count. A function that has a parameter of the name `job_id`, `repeat` or `ignore` gets it, too.
         """
         try:
-            return await self._work.run(function, args, kwargs, {"job_id": job_id, "repeat": repeat, "ignore": ignore})
+            return await self._work.run(function, args, kwargs)
         except Interrupted as interrupted:
             raise interrupted.error from None
 
 
 class BlockingCycle(_Going):
-    """Inside `with rd.cycle(...)`: the same without await. Plain functions run in the thread that calls `run`."""
+    """Inside `with rd.cycle(...)`, without await. Plain functions run in the thread that calls `run`."""
 
     @overload
     def run(
@@ -357,19 +332,9 @@ class BlockingCycle(_Going):
         ignore: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Result[R]: ...
-    def run(
-        self,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        job_id: Any = None,
-        repeat: Any = None,
-        ignore: Any = None,
-        **kwargs: Any,
-    ) -> Result[Any]:
-        """Do it once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does."""
-        given = {"job_id": job_id, "repeat": repeat, "ignore": ignore}
-        return _from_here(lambda: self._work.run(function, args, kwargs, given))
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Result[Any]:
+        """Run a job once in this cycle, or once for ever with `repeat="never"`. Never raises for what the job does."""
+        return run_in_calling_thread(lambda: self._work.run(function, args, kwargs))
 
 
 class Cycle:
@@ -395,11 +360,11 @@ class Cycle:
         self.queue = queue_of(name)
         self.cycle_id = checked_id("cycle_id", cycle_id) if cycle_id is not None else None
         self.tz = tz
-        self.repeat = _repeat(repeat, "cycle")
+        self.repeat = checked_repeat(repeat, "cycle")
         self.ignore = checked_ignore(ignore)
         self.watched = every is not None
         self.every = None if every is None or every == LEARNED else checked_every(every)
-        self.alert_after = _whole("alert_after", alert_after)
+        self.alert_after = check_range("alert_after", alert_after, 1, sys.maxsize)
         self.quiet = quiet
         self.wait = wait
         cycle_at(0.0, tz)
@@ -424,7 +389,7 @@ class Cycle:
         try:
             self._work = _CycleWork(self, self._home)
             await self._work.begin()
-            await _spared("emptying the spool", self._home.enqueuer.drain_spool())
+            await _log_failure("emptying the spool", self._home.enqueuer.drain_spool())
         except BaseException:
             await self._holder.leave(closes=self._closes)
             raise
@@ -433,7 +398,7 @@ class Cycle:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The sum is told whatever happens; the script's own exception goes on."""
+        """End the cycle and print its sum, whatever happens; the script's own exception goes on."""
         work, self._work = self._work, None
         if work is None:
             return
@@ -447,9 +412,64 @@ class Cycle:
             log.warning("cycle %s could not be summed up: %r", self.name, problem)
         finally:
             if not self.quiet:
-                sys.stdout.write(f"{work.summary}{_interrupted(len(work.results), error)}\n")
+                sys.stdout.write(f"{work.summary}{_describe_interrupt(len(work.results), error)}\n")
                 sys.stdout.flush()
             await self._holder.leave(closes=self._closes)
+
+
+class CycleMethods:
+    """The methods of Redrive for scripts."""
+
+    core: Core
+    _cycle_home: CycleHome
+
+    def cycle(
+        self,
+        name: str,
+        cycle_id: str | int | None = None,
+        *,
+        tz: str = "UTC",
+        repeat: Repeat = "cycle",
+        ignore: Sequence[str] = (),
+        every: str | timedelta | float | None = LEARNED,
+        alert_after: int = ALERT_AFTER,
+        quiet: bool = False,
+        wait: Wait | None = None,
+    ) -> Cycle:
+        """Make a cycle: `with rd.cycle("nightly") as night: night.run(publish, site=site)`. It needs no worker.
+
+        Each job is done once in a cycle, whose id is the date it started (in `tz`) unless you give one. What fails is
+        tried again on the spot, then diverted, and comes back in the next cycle. `wait` spends the seconds in between.
+        A job_id with another input is another job in another cycle; in the same cycle it is refused and kept as a dead
+        letter. `ignore` names arguments that do not count for that.
+
+        People are told of a cycle that does not start as usual: `every="1d"` says how often it starts, else that is
+        learned from at least four starts; None turns it off.
+        """
+        return Cycle(
+            self._cycle_home,
+            name,
+            cycle_id,
+            tz=tz,
+            repeat=repeat,
+            ignore=ignore,
+            every=every,
+            alert_after=alert_after,
+            quiet=quiet,
+            wait=wait,
+        )
+
+    async def cycles(self) -> list[CycleStanding]:
+        """List the cycles of scripts: last run, usual jobs, next start, and what is wrong."""
+        return await cycle_standings(self.core.store, self.core.clock.now())
+
+    async def cycle_findings(self) -> list[Finding]:
+        """List the cycles that are missing, died or had fewer jobs than usual, each with a sentence and a command."""
+        return await cycle_findings(self.core.store, self.core.clock.now())
+
+    async def forget_cycle(self, name: str) -> bool:
+        """Drop the records of a cycle that is no longer expected. False where there are none."""
+        return await forget_cycle(self.core.store, name)
 
 
 def outcome_of(error: BaseException | None) -> RunOutcome:
@@ -462,63 +482,14 @@ def outcome_of(error: BaseException | None) -> RunOutcome:
     return "died"
 
 
-def _interrupted(number: int, error: BaseException | None) -> str:
+def _describe_interrupt(number: int, error: BaseException | None) -> str:
     """Say that a person ended the script, and how many jobs had had their turn."""
     return f"; interrupted after {number} job{'s' * (number != 1)}" if isinstance(error, KeyboardInterrupt) else ""
 
 
-def _own(registry: Registry) -> Registry:
-    """A registry for this cycle alone: a plain function's name is taken only while the cycle lasts."""
-    own = copy.copy(registry)
-    own.detach()
-    return own
-
-
-def _repeat(said: Any, otherwise: Repeat) -> Repeat:
-    if said is None:
-        return otherwise
-    if said not in ("cycle", "never"):
-        raise InvalidOption(field="repeat", problem=f"{said!r} is not one of cycle, never")
-    found: Repeat = said
-    return found
-
-
-def _whole(field: str, said: object) -> int:
-    if not isinstance(said, int) or isinstance(said, bool) or said < 1:
-        raise InvalidOption(field=field, problem=f"{said!r} is not a number from 1")
-    return said
-
-
-async def _spared(what: str, work: Coroutine[Any, Any, object]) -> None:
-    """Told, and no reason to call the night a failure."""
+async def _log_failure(what: str, work: Coroutine[Any, Any, object]) -> None:
+    """Log a failure instead of raising it: what goes on around a cycle's jobs does not make the cycle fail."""
     try:
         await work
-    except Exception as error:  # noqa: BLE001 - told
+    except Exception as error:  # noqa: BLE001 - logged
         log.warning("%s failed at the edge of a cycle: %r", what, error)
-
-
-def _from_here(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Carry it out on the portal's event loop; functions that are no coroutines run in this very thread."""
-    caller, over = CallingThread(), threading.Event()
-
-    async def there() -> R:
-        called_from(caller)
-        try:
-            return await work()
-        finally:
-            over.set()
-
-    future = asyncio.run_coroutine_threadsafe(there(), portal.start())
-    future.add_done_callback(lambda _: caller.finish())
-    try:
-        with Interrupts():
-            caller.serve()
-    except BaseException:
-        future.cancel()
-        if not over.wait(GRACE):
-            log.warning("the script was interrupted; its job is taken up when this process has ended")
-        raise
-    try:
-        return future.result()
-    except Interrupted as interrupted:
-        raise interrupted.error from None

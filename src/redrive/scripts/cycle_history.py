@@ -1,4 +1,4 @@
-"""The history of a script's cycles: one record per run, and what the records say is wrong.
+"""Finds what is wrong with a script's cycles in the records of their runs.
 
 Pure: records and a time go in, findings come out. A cycle that is missing is noticed by the rhythm of its earlier
 starts, or by the `every=` that its script gives.
@@ -16,14 +16,14 @@ import msgspec
 
 from redrive.core.checks import is_number
 from redrive.core.job import At
-from redrive.core.times import read
+from redrive.core.times import read, zone_of
 from redrive.errors import InvalidOption
-from redrive.scripts.cycle_rules import DAY, HOUR, zone_of
+from redrive.scripts.cycle_rules import DAY, HOUR
 
 RunOutcome = Literal["under_way", "ended", "died", "interrupted"]
 FindingKind = Literal["cycle_missing", "cycle_died", "cycle_short"]
 LEARNED: Final = "learned"
-"""What `every=` is unless the script says otherwise."""
+"""The default of `every=`."""
 SHORTEST: Final = 60.0
 LONGEST: Final = 366 * DAY
 FAILED: Final = ("died", "interrupted")
@@ -43,7 +43,7 @@ USUAL_OF: Final = 7
 SHORT_AFTER: Final = 3
 """Ended runs before a run can be called short."""
 UNSEEN: Final = DAY
-"""A run of another host counts as dead when its record stood still for so long."""
+"""A run of another host counts as dead when its record did not change for so long."""
 
 
 class CycleRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +58,7 @@ class CycleRun(msgspec.Struct, frozen=True, omit_defaults=True):
     every: float | None = None
     """Seconds between two starts as the script says; None where they are learned."""
     watched: bool = True
-    """Whether a missing start shall be told."""
+    """Whether people are told of a missing start."""
     jobs: int = 0
     """Jobs that have had their turn."""
     seen: float = 0.0
@@ -73,7 +73,7 @@ class CycleRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing about a cycle that a person must see to."""
+    """One problem of a cycle that needs a person."""
 
     kind: FindingKind
     id: str
@@ -85,7 +85,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class CycleStanding(msgspec.Struct, frozen=True):
-    """How one cycle stands: its last run, its rhythm, and what is wrong with it."""
+    """How one cycle stands: its last run, its rhythm, and its problems."""
 
     HIDDEN: ClassVar = ("last",)
     SHOWN: ClassVar = (
@@ -108,12 +108,12 @@ class CycleStanding(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
-def checked_every(said: object) -> float:
-    """Check the time between two starts: `1d`, a timedelta or seconds."""
-    span = read("every", said) if isinstance(said, str) else said
+def checked_every(value: object) -> float:
+    """Checks the time between two starts: `1d`, a timedelta or seconds."""
+    span = read("every", value) if isinstance(value, str) else value
     number = span.total_seconds() if isinstance(span, timedelta) else span
     if not is_number(number) or not SHORTEST <= number <= LONGEST:
-        raise InvalidOption(field="every", problem=f"{said!r} must be a span from 1 min to 366 d, e.g. '1d', or None")
+        raise InvalidOption(field="every", problem=f"{value!r} must be a span from 1 min to 366 d, e.g. '1d', or None")
     return float(number)
 
 
@@ -121,23 +121,19 @@ def checked_every(said: object) -> float:
 
 
 def as_seen(runs: Iterable[CycleRun], ended: Mapping[str, bool], now: float) -> list[CycleRun]:
-    """Call a run dead whose process has ended; `ended` leaves out the processes of other hosts."""
-    return [_dead(run) if _is_dead(run, ended, now) else run for run in runs]
+    """Calls a run dead whose process has ended; `ended` leaves out the processes of other hosts."""
 
+    def is_dead(run: CycleRun) -> bool:
+        return run.outcome == "under_way" and ended.get(run.process, now - run.last_sign > UNSEEN)
 
-def _is_dead(run: CycleRun, ended: Mapping[str, bool], now: float) -> bool:
-    return run.outcome == "under_way" and ended.get(run.process, now - run.last_sign > UNSEEN)
-
-
-def _dead(run: CycleRun) -> CycleRun:
-    return msgspec.structs.replace(run, outcome="died")
+    return [msgspec.structs.replace(run, outcome="died") if is_dead(run) else run for run in runs]
 
 
 # ---- findings
 
 
 def standings(runs: Iterable[CycleRun], now: float) -> list[CycleStanding]:
-    """Say how every cycle stands, by name."""
+    """Lists how every cycle stands, by name."""
     by_name: dict[str, list[CycleRun]] = {}
     for run in sorted(runs, key=lambda run: run.begun):
         by_name.setdefault(run.name, []).append(run)
@@ -145,43 +141,38 @@ def standings(runs: Iterable[CycleRun], now: float) -> list[CycleStanding]:
 
 
 def findings(runs: Iterable[CycleRun], now: float) -> list[Finding]:
-    """List what a person must see to, the missing cycles first."""
-    found = [finding for standing in standings(runs, now) for finding in standing.findings]
+    """Lists the problems of cycles, the missing cycles first."""
+    all = [finding for standing in standings(runs, now) for finding in standing.findings]
     order = ("cycle_missing", "cycle_died", "cycle_short")
-    return sorted(found, key=lambda finding: (order.index(finding.kind), finding.since))
+    return sorted(all, key=lambda finding: (order.index(finding.kind), finding.since))
 
 
 def _standing(runs: Sequence[CycleRun], now: float) -> CycleStanding:
     rhythm = rhythm_of(runs)
-    found = (_missing(runs, rhythm, now), _died(runs), _short(runs))
-    return CycleStanding(
-        runs[-1].name,
-        len(runs),
-        runs[-1],
-        usual_jobs(runs),
-        rhythm.due if rhythm else None,
-        tuple(finding for finding in found if finding is not None),
-    )
+    problems = (_find_missing(runs, rhythm, now), _find_died(runs), _find_short(runs))
+    found = tuple(finding for finding in problems if finding is not None)
+    last, due = runs[-1], rhythm.due if rhythm else None
+    return CycleStanding(last.name, len(runs), last, usual_jobs(runs), due, found)
 
 
 def usual_jobs(runs: Iterable[CycleRun]) -> int | None:
-    """Return the median number of jobs of the last runs that ended."""
+    """Returns the median number of jobs of the last runs that ended."""
     ended = [run.jobs for run in runs if run.outcome == "ended"][-USUAL_OF:]
     return round(median(ended)) if ended else None
 
 
-def _died(runs: Sequence[CycleRun]) -> Finding | None:
-    """Report the last run that died, unless the cycle was started again since."""
-    dead = [run for run in runs if run.outcome in FAILED and not _started_after(runs, run.last_sign)]
+def _find_died(runs: Sequence[CycleRun]) -> Finding | None:
+    """Reports the last run that died, unless the cycle was started again since."""
+
+    def was_started_after(at: float) -> bool:
+        return any(run.begun > at and run.outcome not in FAILED for run in runs)
+
+    dead = [run for run in runs if run.outcome in FAILED and not was_started_after(run.last_sign)]
     if not dead:
         return None
     run = dead[-1]
     before = [earlier for earlier in runs if earlier.begun < run.begun]
     return _finding("cycle_died", run, run.last_sign, f"{_how(run, usual_jobs(before))}; start it again", len(dead))
-
-
-def _started_after(runs: Iterable[CycleRun], at: float) -> bool:
-    return any(run.begun > at and run.outcome not in FAILED for run in runs)
 
 
 def _how(run: CycleRun, usual: int | None) -> str:
@@ -191,19 +182,19 @@ def _how(run: CycleRun, usual: int | None) -> str:
     return f"{run.name} {run.cycle_id} {what} after {after}{because}"
 
 
-def _short(runs: Sequence[CycleRun]) -> Finding | None:
-    """Report the last run that ended if it had less than half of the usual number of jobs."""
+def _find_short(runs: Sequence[CycleRun]) -> Finding | None:
+    """Reports the last run that ended if it had less than half of the usual number of jobs."""
     ended = [run for run in runs if run.outcome == "ended"]
     if len(ended) <= SHORT_AFTER:
         return None
     last, usual = ended[-1], median([run.jobs for run in ended[:-1][-USUAL_OF:]])
     if last.jobs >= usual / 2:
         return None
-    said = f"{last.name} {last.cycle_id} had {last.jobs} job{'' if last.jobs == 1 else 's'}, usually {usual:g}"
-    return _finding("cycle_short", last, last.last_sign, said)
+    sentence = f"{last.name} {last.cycle_id} had {last.jobs} job{'' if last.jobs == 1 else 's'}, usually {usual:g}"
+    return _finding("cycle_short", last, last.last_sign, sentence)
 
 
-def _missing(runs: Sequence[CycleRun], rhythm: Rhythm | None, now: float) -> Finding | None:
+def _find_missing(runs: Sequence[CycleRun], rhythm: Rhythm | None, now: float) -> Finding | None:
     if rhythm is None or now <= rhythm.due + rhythm.slack:
         return None
     return _finding("cycle_missing", runs[-1], rhythm.due, f"{runs[-1].name} {_absence(runs, rhythm, now)}")
@@ -227,7 +218,7 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 
 def rhythm_of(runs: Sequence[CycleRun]) -> Rhythm | None:
-    """Learn when a cycle is due from its starts, or from what its script says; None where neither is known."""
+    """Learns when a cycle is due from its starts, or from what its script says; None where neither is known."""
     last, starts = runs[-1], starts_of(runs)
     gaps = [later - earlier for earlier, later in pairwise(starts)]
     known = len(starts) >= LEARNED_FROM
@@ -237,11 +228,11 @@ def rhythm_of(runs: Sequence[CycleRun]) -> Rhythm | None:
     if known and DAILY[0] <= gap <= DAILY[1]:
         return _daily(starts, gap, _zone(last))
     anchor = last.begun if gap < DAILY[0] else starts[-1]
-    return Rhythm(gap, anchor + gap, _slack([each - gap for each in gaps] if known else [], gap))
+    return Rhythm(gap, anchor + gap, _slack([other - gap for other in gaps] if known else [], gap))
 
 
 def starts_of(runs: Iterable[CycleRun]) -> list[float]:
-    """Return the first start of each cycle id: a script that is started again continues the same cycle."""
+    """Returns the first start of each cycle id: a script that is started again continues the same cycle."""
     first: dict[str, float] = {}
     for run in runs:
         first.setdefault(run.cycle_id, run.begun)
@@ -249,14 +240,14 @@ def starts_of(runs: Iterable[CycleRun]) -> list[float]:
 
 
 def _slack(differences: Sequence[float], gap: float) -> float:
-    """Return how late a start may come: half a gap, or less where the starts were regular; never less than SLACK."""
+    """Returns how late a start may come: half a gap, or less where the starts were regular; never less than SLACK."""
     most = gap / 2
     usual = STEADY * median(map(abs, differences)) if differences else most
     return max(SLACK, min(most, usual))
 
 
 def _daily(starts: Sequence[float], gap: float, zone: tzinfo) -> Rhythm:
-    """Expect the next start on the next day that is not a free one, at the usual time."""
+    """Expects the next start on the next day that is not a free one, at the usual time."""
     local = [_local(start, zone) for start in starts]
     usual, differences = _time_of_day(local)
     days = [round((at - usual) / DAY) for at in local]
@@ -265,7 +256,7 @@ def _daily(starts: Sequence[float], gap: float, zone: tzinfo) -> Rhythm:
 
 
 def _time_of_day(local: Sequence[float]) -> tuple[float, list[float]]:
-    """Return the usual time of day and how each start differs from it, around midnight as well."""
+    """Returns the usual time of day and how each start differs from it, around midnight as well."""
     first = local[0] % DAY
     offsets = [(at - first + DAY / 2) % DAY - DAY / 2 for at in local]
     middle = median(offsets)
@@ -273,7 +264,7 @@ def _time_of_day(local: Sequence[float]) -> tuple[float, list[float]]:
 
 
 def _next_day(days: Sequence[int], local: Sequence[float]) -> int:
-    """Return the first day after the last start whose weekday is not always free, once two weeks are known."""
+    """Returns the first day after the last start whose weekday is not always free, once two weeks are known."""
     recent = {day % 7 for day, at in zip(days, local, strict=True) if at >= local[-1] - WEEKDAYS_FROM}
     day = days[-1] + 1
     if local[-1] - local[0] >= WEEKDAYS_AFTER - DAY:
@@ -283,15 +274,15 @@ def _next_day(days: Sequence[int], local: Sequence[float]) -> int:
 
 
 def _zone(run: CycleRun) -> tzinfo:
-    """Return the zone of a run; a host that does not know it reads the times in UTC."""
+    """Returns the zone of a run; a host that does not know it reads the times in UTC."""
     try:
-        return zone_of(run.zone)
+        return zone_of("tz", run.zone)
     except InvalidOption:
         return UTC
 
 
 def _local(at: float, zone: tzinfo) -> float:
-    """Return the seconds since 1970 that a clock on the wall of this zone shows."""
+    """Returns the seconds since 1970 that a clock on the wall of this zone shows."""
     offset = datetime.fromtimestamp(at, zone).utcoffset()
     return at + (offset.total_seconds() if offset is not None else 0.0)
 
@@ -308,8 +299,7 @@ def _absence(runs: Sequence[CycleRun], rhythm: Rhythm, now: float) -> str:
     zone, starts = _zone(runs[-1]), starts_of(runs)
     last = datetime.fromtimestamp(max(starts[-1], runs[-1].begun), zone)
     if rhythm.usual_time is None:
-        known = f"is due every {_span(rhythm.gap)}"
-        return f"{known} and has not begun since {last:%Y-%m-%d %H:%M}"
+        return f"is due every {_span(rhythm.gap)} and has not begun since {last:%Y-%m-%d %H:%M}"
     at = datetime.fromtimestamp(rhythm.usual_time, UTC)
     today = datetime.fromtimestamp(rhythm.due, zone).date() == datetime.fromtimestamp(now, zone).date()
     since = "not today" if today else f"not since {last:%Y-%m-%d}"

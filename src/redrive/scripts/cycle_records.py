@@ -61,7 +61,7 @@ async def _write(store: Store, *puts: Put) -> None:
     await commit(store, puts=puts, what="the record of a cycle was written")
 
 
-# ---- reading: whoever asks, with or without the script
+# ---- reading, with or without the script
 
 
 async def cycle_findings(store: Store, now: float) -> list[Finding]:
@@ -70,12 +70,12 @@ async def cycle_findings(store: Store, now: float) -> list[Finding]:
 
 
 async def cycle_standings(store: Store, now: float) -> list[CycleStanding]:
-    """Say how every cycle stands that has a record."""
+    """List how every cycle stands that has a record."""
     return standings(await _runs(store, now), now)
 
 
 async def forget_cycle(store: Store, name: str) -> bool:
-    """Drop the records of a cycle that shall not be expected any more; False where there is none."""
+    """Drop the records of a cycle that is no longer expected; False where there is none."""
     puts = [CYCLE_RUN.drop(kept.key) for kept in await CYCLE_RUN.all(store, _prefix(name))]
     if puts:
         await _write(store, *puts)

@@ -1,22 +1,24 @@
-"""A script's cycle: what its jobs are called, what is remembered between cycles, and the sum at the end.
+"""Names the jobs of a script's cycle, decides what is remembered between cycles, and sums a cycle up.
 
-A job of a cycle is (task, job_id), done once in each cycle: its key has the cycle's id in it. What failed in one cycle
-comes back in the next under its old key, so a note per (task, job_id) says that this was the next cycle's turn.
+A job of a cycle is (task, job_id), done once in each cycle: its key has the cycle's id in it. A job that failed in one
+cycle comes back in the next under its old key, so a note per (task, job_id) says that this was the next cycle's turn.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
-from typing import Final, Literal
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 
+from redrive.core.checks import check_choice, check_name
 from redrive.core.documents import Kind
 from redrive.core.job import CYCLE, Failure, Job, State, hash_payload, keyed_id
 from redrive.core.payload import Signature
+from redrive.core.times import zone_of
 from redrive.errors import InvalidOption
 from redrive.jobs.dead_letter import BirthRules, find_cause, make_dead_job, same_work
 
@@ -27,7 +29,7 @@ DAY: Final = 24 * HOUR
 ALERT_AFTER: Final = 3
 SEVERITY: Final = 0.7
 CONFLICTING: Final = "conflicting_input"
-"""Why an input is dead that its cycle refused."""
+"""The reason of a dead letter that holds an input which its cycle refused."""
 
 Repeat = Literal["cycle", "never"]
 Status = Literal["done", "skipped", "diverted", "needs_you", "running_elsewhere", "discarded"]
@@ -37,80 +39,65 @@ Status = Literal["done", "skipped", "diverted", "needs_you", "running_elsewhere"
 
 
 def queue_of(name: object) -> str:
-    """The queue of a cycle: its jobs run where the script runs, and no worker takes them."""
-    return CYCLE + _checked("name", name)
+    """Returns the queue of a cycle: its jobs run where the script runs, and no worker takes them."""
+    return CYCLE + check_name("name", name, LONGEST)
 
 
 def cycle_at(now: float, tz: str) -> str:
-    """The id of a cycle that starts now: the date, which it keeps when it runs past midnight."""
-    return datetime.fromtimestamp(now, zone_of(tz)).date().isoformat()
-
-
-def zone_of(tz: str) -> tzinfo:
-    """Return the time zone of this name."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return UTC if tz == "UTC" else ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise InvalidOption(field="tz", problem=f"{tz!r} is not a time zone") from None
+    """Returns the id of a cycle that starts now: the date, also where it runs past midnight."""
+    return datetime.fromtimestamp(now, zone_of("tz", tz)).date().isoformat()
 
 
 def checked_id(field: str, value: object) -> str:
-    """A job_id or a cycle id as the caller says it; a number is as good as a name."""
-    return _checked(field, str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
-
-
-def _checked(field: str, value: object) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST or not value.isprintable():
-        raise InvalidOption(field=field, problem=f"{value!r} must be 1 to {LONGEST} printable characters")
-    return value
+    """Checks a job_id or a cycle id; a number is as good as a name."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return check_name(field, text, LONGEST)
 
 
 def id_from(payload: str) -> str:
-    """The job_id of a call that gives none: the same arguments are the same job."""
+    """Returns the job_id of a call that gives none: the same arguments are the same job."""
     canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
     return hashlib.sha256(canonical).hexdigest()[:16]
 
 
 def key_of(queue: str, task: str, job_id: str, cycle_id: str | None) -> str:
-    """`nightly/publish:site-1@2031-05-17`, or without a date where it is done once for ever.
+    """Returns a job's key: `nightly/publish:site-1@2031-05-17`, or without a date where it is done once for ever.
 
-    Receivers see it as the idempotency key, so it names the cycle: two scripts may well use the same names.
+    Receivers see it as the idempotency key, so it names the cycle: two scripts may use the same names.
     """
-    name = f"{key_prefix(queue)}{_escaped(task)}:{_escaped(job_id)}"
-    return name if cycle_id is None else f"{name}@{_escaped(cycle_id)}"
+    name = f"{key_prefix(queue)}{_escape(task)}:{_escape(job_id)}"
+    return name if cycle_id is None else f"{name}@{_escape(cycle_id)}"
 
 
 def key_prefix(queue: str) -> str:
-    """How the keys of a cycle's jobs and notes begin."""
-    return f"{_escaped(queue.removeprefix(CYCLE))}/"
+    """Returns how the keys of a cycle's jobs and notes begin."""
+    return f"{_escape(queue.removeprefix(CYCLE))}/"
 
 
 def note_key(queue: str, task: str, job_id: str) -> str:
-    """One note for all cycles."""
+    """Returns the key of the note that all cycles share."""
     return key_of(queue, task, job_id, None)
 
 
 def names_of(job: Job) -> tuple[str, str | None]:
-    """(job_id, cycle id) of a job that is found in a cycle's queue; one that came from elsewhere has no cycle."""
+    """Returns (job_id, cycle id) of a job in a cycle's queue; a job that came from elsewhere has no cycle."""
     ours = key_of(job.queue, job.task, "", None)
     if job.key is None or not job.key.startswith(ours):
         return job.key or job.id, None
     job_id, cycle_id, *_ = [*job.key.removeprefix(ours).split("@"), ""]
-    return _plain(job_id), _plain(cycle_id) or None
+    return _unescape(job_id), _unescape(cycle_id) or None
 
 
 _ESCAPES: Final = (("%", "%25"), ("/", "%2F"), (":", "%3A"), ("@", "%40"))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for sign, code in _ESCAPES:
         text = text.replace(sign, code)
     return text
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     for sign, code in reversed(_ESCAPES):
         text = text.replace(code, sign)
     return text
@@ -119,37 +106,41 @@ def _plain(text: str) -> str:
 # ---- inputs: a job_id stands for one input in a cycle
 
 
-def checked_ignore(said: object) -> tuple[str, ...]:
-    """Check the names of arguments that do not count; one name may stand alone."""
-    names = (said,) if isinstance(said, str) else said
+def checked_repeat(value: object, otherwise: Repeat) -> Repeat:
+    return otherwise if value is None else cast("Repeat", check_choice("repeat", value, get_args(Repeat)))
+
+
+def checked_ignore(value: object) -> tuple[str, ...]:
+    """Checks the names of arguments that do not count; one name may stand alone."""
+    names = (value,) if isinstance(value, str) else value
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name.isidentifier() for name in names):
-        raise InvalidOption(field="ignore", problem=f"{said!r} must be names of arguments, e.g. ('path',)")
+        raise InvalidOption(field="ignore", problem=f"{value!r} must be names of arguments, e.g. ('path',)")
     return tuple(names)
 
 
-def counted(payload: str, ignore: Collection[str]) -> str:
-    """Return the part of a payload that counts."""
+def strip_ignored(payload: str, ignore: Collection[str]) -> str:
+    """Returns the part of a payload that counts."""
     if not ignore:
         return payload
-    said = msgspec.json.decode(payload)
-    return msgspec.json.encode({name: value for name, value in said.items() if name not in ignore}).decode()
+    arguments = msgspec.json.decode(payload)
+    return msgspec.json.encode({name: value for name, value in arguments.items() if name not in ignore}).decode()
 
 
 def known_by(job: Job, ignore: Collection[str]) -> Job:
-    """Give a job the hash of the arguments that count: two jobs with the same hash have the same input."""
+    """Gives a job the hash of the arguments that count: two jobs with the same hash have the same input."""
     if not ignore or job.payload is None:
         return job
-    return msgspec.structs.replace(job, payload_hash=hash_payload(counted(job.payload, ignore), job.task))
+    return msgspec.structs.replace(job, payload_hash=hash_payload(strip_ignored(job.payload, ignore), job.task))
 
 
 def same_input(known: Job, given: Job, signature: Signature, ignore: Collection[str]) -> bool:
-    """Compare what counts of two inputs. A default is the same, spelled out or left out."""
+    """Compares what counts of two inputs. A default is the same, spelled out or left out."""
     if known.payload_hash == given.payload_hash:
         return True
     if known.payload is None or given.payload is None:
         return False
     try:
-        texts = [counted(job.payload or "", ignore) for job in (known, given)]
+        texts = [strip_ignored(job.payload or "", ignore) for job in (known, given)]
     except msgspec.MsgspecError:  # a disk has damaged the stored payload
         return False
     return signature.same(*texts) or (bool(known.changes_json) and same_work(known, given))
@@ -162,7 +153,7 @@ CONFLICT: Final = (
 
 
 def conflicting(job: Job, failure: Failure, now: float) -> Job:
-    """Make the dead letter that keeps an input which its cycle refused: one for each input, however often it is asked.
+    """Makes the dead letter that keeps an input which its cycle refused: one for each input.
 
     Its key has the input's hash behind the cycle's id, so that it is never taken for the job that was accepted.
     """
@@ -185,7 +176,7 @@ def conflicting(job: Job, failure: Failure, now: float) -> Job:
 
 
 class CycleNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the cycles know of one (task, job_id) beyond its jobs."""
+    """What cycles remember of one (task, job_id) beyond its jobs."""
 
     task: str
     job_id: str
@@ -196,36 +187,36 @@ class CycleNote(msgspec.Struct, frozen=True, omit_defaults=True):
     turns: tuple[str, ...] = ()
     """Jobs of earlier cycles that have had their turn in this cycle."""
     asked: bool = False
-    """Whether the script asked for the input of one of them: then this cycle refuses any other."""
+    """Whether the script asked for the input of one of those jobs: then this cycle refuses any other input."""
     failed: str | None = None
-    """The last cycle in which it failed: not tried again before the next."""
+    """The last cycle in which the job failed: it is not tried again before the next."""
     failing: int = 0
-    """Cycles in a row."""
+    """In how many cycles in a row the job failed."""
     told: str | None = None
-    """The last cycle in which somebody was told that it keeps failing."""
+    """The last cycle in which people were told that the job keeps failing."""
 
 
 CYCLE_NOTE: Final = Kind[CycleNote]("cycle", CycleNote, unwritten=("error",))
 
 
 def turns_in(note: CycleNote | None, cycle_id: str) -> tuple[str, ...]:
-    """Return the ids of the jobs of earlier cycles that have had their turn in this one."""
+    """Returns the ids of the jobs of earlier cycles that have had their turn in this one."""
     return note.turns if note is not None and note.cycle == cycle_id else ()
 
 
 def was_asked(note: CycleNote | None, cycle_id: str) -> bool:
-    """Say whether this cycle's script has asked for the input of a job of an earlier cycle."""
+    """Says whether this cycle's script has asked for the input of a job of an earlier cycle."""
     return note is not None and note.cycle == cycle_id and note.asked
 
 
 def after_asking(note: CycleNote | None, job: Job, cycle_id: str) -> CycleNote:
-    """Remember that the input of this job, which is an earlier cycle's, is the one that the script asked for."""
+    """Notes that the script asked for the input of this job, which is an earlier cycle's."""
     before = note or CycleNote(job.task, names_of(job)[0], job.id)
     return msgspec.structs.replace(before, cycle=cycle_id, turns=_with_turn(note, job, cycle_id), asked=True)
 
 
 def after_success(note: CycleNote | None, job: Job, cycle_id: str) -> CycleNote | None:
-    """Return None where the states of the jobs say it all, and nothing need be remembered."""
+    """Notes a success; None where the states of the jobs say it all, and nothing need be remembered."""
     job_id, _ = names_of(job)
     once_for_ever = job.key == key_of(job.queue, job.task, job_id, None)
     turns = turns_in(note, cycle_id) if once_for_ever else _with_turn(note, job, cycle_id)
@@ -249,21 +240,21 @@ def after_failure(note: CycleNote | None, job: Job, cycle_id: str) -> CycleNote:
 
 
 def _with_turn(note: CycleNote | None, job: Job, cycle_id: str) -> tuple[str, ...]:
-    """Add a job of an earlier cycle to those that had their turn; this cycle's own job is known by its key."""
+    """Adds a job of an earlier cycle to those that had their turn; this cycle's own job is known by its key."""
     turns = turns_in(note, cycle_id)
     return turns if names_of(job)[1] == cycle_id or job.id in turns else (*turns, job.id)
 
 
 def keeps_failing(note: CycleNote, alert_after: int) -> bool:
-    """Failed in so many cycles in a row, and nobody was told in the last of them."""
+    """Whether a job failed in so many cycles in a row, and people were not told in the last of them."""
     return note.failing >= alert_after and note.told != note.failed
 
 
 def in_words(note: CycleNote, job: Job | None) -> str:
     """Says what keeps failing. The error is read from the job: a note outlives what is erased."""
     error = (job.error or job.because or "")[:300] if job is not None else ""
-    said = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {error}"
-    return f"{said} → redrive dead show {note.job[-8:]}"
+    problem = f"{note.task} {note.job_id} has failed in {note.failing} cycles in a row: {error}"
+    return f"{problem} → redrive dead show {note.job[-8:]}"
 
 
 def severity(note: CycleNote, alert_after: int) -> float:
@@ -274,7 +265,7 @@ def severity(note: CycleNote, alert_after: int) -> float:
 
 
 def status_of(job: Job) -> Status:
-    """How a job stands when its turn in a cycle is over."""
+    """Says how a job stands when its turn in a cycle is over."""
     match job.state:
         case State.done:
             return "done"
@@ -304,7 +295,7 @@ GOOD: Final = ("done", "skipped")
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Jobs of earlier cycles that this one did not touch, by task and by what becomes of them."""
+    """A number of jobs of one task and status that an earlier cycle left and this one did not touch."""
 
     task: str
     status: Status
@@ -312,7 +303,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """How a cycle went. Every job counts once; a second call for a job that is done counts as already done."""
+    """Sums a cycle up. Every job counts once; a second call for a job that is done counts as already done."""
 
     name: str
     cycle_id: str
@@ -323,7 +314,7 @@ class Summary(msgspec.Struct, frozen=True):
     running_elsewhere: int = 0
     discarded: int = 0
     brought_back: int = 0
-    """How many of them came from the delayed lane, or were left by a process that died."""
+    """How many jobs came from the delayed lane, or were left by a process that died."""
     left: tuple[Left, ...] = ()
     alerts: tuple[str, ...] = ()
 
@@ -339,11 +330,11 @@ class Summary(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         parts = [f"{getattr(self, status)} {_words(status, getattr(self, status))}" for status in WORDS]
-        told = [part for part in parts if not part.startswith("0 ")] or ["nothing to do"]
+        shown = [part for part in parts if not part.startswith("0 ")] or ["nothing to do"]
         back = f" ({self.brought_back} from earlier)" if self.brought_back else ""
         look = " → redrive morning" if self.needs_you else ""
         jobs = f"{self.accepted} job{'' if self.accepted == 1 else 's'}"
-        return f"{self.name} {self.cycle_id}: {jobs}{back}: {', '.join(told)}{look}"
+        return f"{self.name} {self.cycle_id}: {jobs}{back}: {', '.join(shown)}{look}"
 
     def __str__(self) -> str:
         lines = [self.line, *(f"  keeps failing: {alert}" for alert in self.alerts)]
@@ -358,34 +349,12 @@ def _words(status: Status, number: int) -> str:
 
 def _left_words(left: Left) -> str:
     if left.status == "diverted":
-        said = "comes back" if left.number == 1 else "come back"
-        return f"{left.number} {left.task} ({said} when a cycle runs {left.task})"
+        verb = "comes back" if left.number == 1 else "come back"
+        return f"{left.number} {left.task} ({verb} when a cycle runs {left.task})"
     return f"{left.number} {left.task} ({_words(left.status, left.number)})"
 
 
-def summary_of(
-    name: str,
-    cycle_id: str,
-    statuses: Iterable[Status],
-    *,
-    skipped: int = 0,
-    brought_back: int = 0,
-    left: Sequence[Left] = (),
-    alerts: Sequence[str] = (),
-) -> Summary:
-    counted = Counter[str](statuses)
-    counted["skipped"] += skipped
-    return Summary(
-        name,
-        cycle_id,
-        brought_back=brought_back,
-        left=tuple(left),
-        alerts=tuple(alerts),
-        **{status: counted[status] for status in WORDS},
-    )
-
-
-def left_over(found: Mapping[tuple[str, Status], int], touched: Iterable[tuple[str, Status]]) -> list[Left]:
-    """What stands in the queue without what this cycle has counted itself."""
-    rest = Counter(found) - Counter(touched)
+def left_over(counts: Mapping[tuple[str, Status], int], touched: Iterable[tuple[str, Status]]) -> list[Left]:
+    """Counts the jobs in the queue without those that this cycle has counted itself."""
+    rest = Counter(counts) - Counter(touched)
     return [Left(task, status, number) for (task, status), number in sorted(rest.items())]

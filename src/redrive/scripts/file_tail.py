@@ -12,16 +12,15 @@ from redrive.jobs.jsonl import LONGEST, Line
 
 _PIECE: Final = 1024 * 1024
 _MARK: Final = 256
-"""Bytes before the place that was read to: where they differ, the file was written anew."""
+"""How many bytes before the reading position are remembered: where they differ, the file was written anew."""
 _KEPT_OPEN: Final = 2
 
 
 class Tail:
-    """Gives the lines of a file as they are appended, each when it has ended.
+    """Reads the lines of a file as they are appended, each when it has ended.
 
     A file that was renamed is read on until the next one is renamed as well: programs that have it open may still write
-    to it. A file that was truncated or written anew is read from its beginning. A file that is not there yet is waited
-    for.
+    to it. A file that was truncated or written anew is read from its beginning. A file may also appear later.
     """
 
     def __init__(self, path: Path, longest: int = LONGEST) -> None:
@@ -52,13 +51,13 @@ class Tail:
         self._files = []
 
     def _look(self) -> None:
-        """Open the file that has the name now, unless it is the one that is open already."""
+        """Open the file that has the name now, unless that file is open already."""
         try:
             named = self._path.stat()
             if not self._files or not self._files[-1].is_file(named):
                 self._files.append(_Open(self._path.open("rb", buffering=0), self._longest))
         except FileNotFoundError:
-            return  # not there yet, or between two names: the next look finds it
+            return  # the file is not there yet, or is being renamed: the next look finds it
 
     def _give_up(self) -> None:
         """Close a file that was renamed before another one was, once its last line is taken."""
@@ -67,7 +66,7 @@ class Tail:
 
 
 class _Open:
-    """One file, read up to some place."""
+    """One open file, and how far it was read."""
 
     def __init__(self, file: FileIO, longest: int) -> None:
         self._file = file
@@ -93,7 +92,7 @@ class _Open:
         return self._lines.popleft()
 
     def end(self) -> bool:
-        """End the last line, although its writer did not. Whether no line is left to be taken."""
+        """End the last line, although its writer did not; return whether no line is left to be taken."""
         if self._begun:
             self._add(ended=False)
         return not self._lines
@@ -113,7 +112,7 @@ class _Open:
         return bool(piece)
 
     def _was_rewritten(self, read: int) -> bool:
-        """Whether the file ends before the place that was read to, or says something else there."""
+        """Say whether the file ends before the reading position, or has other bytes before it."""
         before = self._file.tell() - read - len(self._mark)
         return os.pread(self._file.fileno(), len(self._mark), before) != self._mark
 
@@ -123,7 +122,7 @@ class _Open:
         self._number, self._mark = 0, b""
 
     def _append(self, part: bytes) -> None:
-        """Add to the line that is being read. Of one that is too long only the beginning is kept."""
+        """Add to the line that is being read. Of a line that is too long only the beginning is kept."""
         self._begun += part
         if len(self._begun) > self._longest:
             self._begun, self._cut = self._begun[: self._longest], True

@@ -1,4 +1,4 @@
-"""JSONL in and out: other programs' queues into this one without losing a line; dead letters and completed ids out."""
+"""Imports other programs' queues from JSONL without losing a line; exports dead letters and completed ids."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from redrive.core.checks import optional_name
 from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, State, iso
-from redrive.core.store import Filter, Inserted
+from redrive.core.store import Filter
 from redrive.engine.bus import BusEvent
 from redrive.engine.paging import pages
 from redrive.errors import CommitUnknown, InvalidInput, InvalidOption
@@ -48,9 +50,9 @@ LOOK_EVERY: Final = 0.5
 log = logging.getLogger("redrive")
 COUNTED: Final = ("read", "imported", "updated", "duplicates", "completed", "aside", "closed", "unread")
 PROBLEMS_KEPT: Final = 1_000
-"""Problems that are told one by one; the rest is counted, and stands in the aside file."""
+"""Problems that are listed one by one; the others are counted, and stand in the aside file."""
 _SPACE: Final = 4
-"""A line may be so many times larger than the payload limit: it holds spaces and other fields."""
+"""How many times larger than the payload limit a line may be: it holds spaces and other fields."""
 
 Source = str | Path | Iterable[bytes | str]
 Target = str | Path | IO[bytes] | None
@@ -66,20 +68,20 @@ class Imported(msgspec.Struct, frozen=True):
     read: int = 0
     imported: int = 0
     updated: int = 0
-    """Known already, with fewer tries: one more failure in the same letter."""
+    """Known already, with fewer tries: one more failure of the same dead letter."""
     duplicates: int = 0
     completed: int = 0
-    """Not taken in, because the completed ids name them."""
+    """Not imported, because the completed ids name them."""
     aside: int = 0
-    """Kept aside with line number and reason, because they could not be taken in."""
+    """Kept aside with line number and reason, because they could not be imported."""
     closed: int = 0
-    """Dead letters that stood here and are done, as the completed ids say."""
+    """Dead letters of this store whose work is done, as the completed ids say."""
     unread: int = 0
-    """Lines of the completed ids that cannot be read: what they name was not left out."""
+    """Lines of the completed ids that cannot be read: the jobs they name were not left out."""
     problems: list[tuple[int, str]] = []
     """(line, why) of the first thousand that were kept aside or, with `completed:`, could not be read."""
     kept_in: str | None = None
-    """The file that holds them."""
+    """The file that holds the lines kept aside."""
     dry_run: bool = False
 
     @property
@@ -98,34 +100,24 @@ class Exported(msgspec.Struct, frozen=True):
 # -- in
 
 
+@dataclass(eq=False)
 class Import:
     """One import. Lines are read, understood and inserted a thousand at a time, whatever the size of the file."""
 
-    def __init__(
-        self,
-        core: Core,
-        recorder: FailureRecorder,
-        source: Source,
-        *,
-        born: BirthRules,
-        mapping: records.Mapping = records.OWN,
-        completed: str | Path | Iterable[str] | None = None,
-        aside: str | Path | None = None,
-        dry_run: bool = False,
-        who: str = "api",
-        why: str | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        self._core = core
-        self._recorder = recorder
-        self._source = source
-        self._born = born
-        self._mapping = mapping
-        self._completed_source = completed
-        self._aside = Aside(_aside_path(source, aside))
-        self._dry_run = dry_run
-        self._who, self._why = who, why or "the completed ids name it"
-        self._progress = progress
+    core: Core
+    recorder: FailureRecorder
+    source: Source
+    born: BirthRules
+    mapping: records.Mapping = records.OWN
+    completed: str | Path | Iterable[str] | None = None
+    aside: str | Path | None = None
+    dry_run: bool = False
+    who: str = "api"
+    why: str | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        self._aside = Aside(_aside_path(self.source, self.aside))
         self._completed: set[bytes] = set()
         self._closed: set[str] = set()
         self._caps: dict[str, int] = {}
@@ -136,24 +128,21 @@ class Import:
     async def run(self) -> Imported:
         await self._close_completed()
         with contextlib.ExitStack() as files:
-            lines = await asyncio.to_thread(_opened, self._source, self._line_limit, files)
-            while chunk := await asyncio.to_thread(_some, lines):
+            lines = await asyncio.to_thread(_open, self.source, self._line_limit, files)
+            while chunk := await asyncio.to_thread(_take_chunk, lines):
                 await self._take(chunk)
         return self._conclude()
 
     def _conclude(self) -> Imported:
-        if self._counts["imported"] and not self._dry_run:
-            self._tell()
-        kept_in = str(self._aside.path) if self._counts["aside"] and self._aside.path and not self._dry_run else None
-        return Imported(**self._counts, problems=self._problems, kept_in=kept_in, dry_run=self._dry_run)
+        if self._counts["imported"] and not self.dry_run:
+            queue = self.born.queue or self.born.task or ""
+            self.core.bus.publish(BusEvent("imported", queue, self.born.now, data=dict(self._counts)))
+        kept_in = str(self._aside.path) if self._counts["aside"] and self._aside.path and not self.dry_run else None
+        return Imported(**self._counts, problems=self._problems, kept_in=kept_in, dry_run=self.dry_run)
 
     @property
     def _line_limit(self) -> int:
-        return max(jsonl.LONGEST, _SPACE * self._core.settings.payload_limit)
-
-    def _tell(self) -> None:
-        queue = self._born.queue or self._born.task or ""
-        self._core.bus.publish(BusEvent("imported", queue, self._born.now, data=dict(self._counts)))
+        return max(jsonl.LONGEST, _SPACE * self.core.settings.payload_limit)
 
     async def _take(self, chunk: list[Line]) -> None:
         jobs: list[tuple[Line, Job]] = []
@@ -166,25 +155,25 @@ class Import:
                 continue
             self._counts["read"] += 1
             try:
-                record = self._understood(line)
+                record = self._read(line)
             except InvalidInput as error:
                 bad.append((line, _reason(line, error)))
                 continue
             if _digest(record.job_id) in self._completed:
-                done.append(find_id(record, self._born))
+                done.append(find_id(record, self.born))
             else:
                 jobs.append((line, self._job(record)))
         self._counts["completed"] += len(done)
         await self._close(done)
-        bad += await (self._rehearse(jobs) if self._dry_run else self._insert(jobs))
+        bad += await (self._rehearse(jobs) if self.dry_run else self._insert(jobs))
         await self._keep_aside(bad)
-        if self._progress is not None:
-            self._progress(sum(len(line.raw) + 1 for line in chunk))
+        if self.progress is not None:
+            self.progress(sum(len(line.raw) + 1 for line in chunk))
 
-    def _understood(self, line: Line) -> FailureRecord:
+    def _read(self, line: Line) -> FailureRecord:
         if line.cut:
             raise InvalidInput(field="line", problem=f"is longer than {self._line_limit} bytes")
-        record = records.parse(line.raw, self._mapping, limit=self._core.settings.payload_limit)
+        record = records.parse(line.raw, self.mapping, limit=self.core.settings.payload_limit)
         if not record.derived:
             return record
         digest = _digest(record.job_id)
@@ -192,59 +181,50 @@ class Import:
         return msgspec.structs.replace(record, job_id=number_id(record.job_id, self._seen[digest]))
 
     def _job(self, record: FailureRecord) -> Job:
-        """The cap is the queue's own where it has one."""
-        queue, _ = find_place(record, self._born)
-        return make_job(record, msgspec.structs.replace(self._born, cap=self._cap(queue)))
+        """Make the job of a record, with the cap of its queue where the queue has one."""
+        queue, _ = find_place(record, self.born)
+        return make_job(record, msgspec.structs.replace(self.born, cap=self._cap(queue)))
 
     def _cap(self, queue: str) -> int:
         if queue not in self._caps:
-            self._caps[queue] = self._core.registry.queue_policy(queue).max_attempts or CAP
+            self._caps[queue] = self.core.registry.queue_policy(queue).max_attempts or CAP
         return self._caps[queue]
 
     async def _insert(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
-        """What is new goes in; what is known is compared. Returns the lines that contradict what is known."""
+        """Insert the jobs that are new, compare those that are known; return the lines that contradict a known job."""
         bad = []
-        answers = await self._core.store.insert([job for _, job in jobs]) if jobs else []
+        answers = await self.core.store.insert([job for _, job in jobs]) if jobs else []
         for (line, job), answer in zip(jobs, answers, strict=True):
-            what, problem = await self._outcome(job, answer)
-            if problem is not None:
-                bad.append((line, problem))
+            if not answer.duplicate:
+                self._counts["imported"] += 1
+            elif not same_work(answer.job, job):
+                known = f" (job {answer.job.short_id})"
+                bad.append((line, _describe_conflict(answer.job, known)))
             else:
-                self._counts[what] += 1
+                further = _is_further(answer.job, job) and await self._add_failure(job)
+                self._counts["updated" if further else "duplicates"] += 1
         return bad
 
-    async def _outcome(self, job: Job, answer: Inserted) -> tuple[str, str | None]:
-        if not answer.duplicate:
-            return "imported", None
-        if not same_work(answer.job, job):
-            known = answer.job
-            return (
-                "aside",
-                f"job_id: {known.key or known.id!r} stands for another payload already (job {known.short_id})",
-            )
-        further = _is_further(answer.job, job) and await self._updated(job)
-        return ("updated" if further else "duplicates"), None
-
-    async def _updated(self, job: Job) -> bool:
-        """A record that tells of more tries than the letter knows is a further failure of the same job."""
+    async def _add_failure(self, job: Job) -> bool:
+        """Add a failure to a dead letter whose record tells of more tries; return whether it was new."""
 
         async def decide() -> Proposal[bool]:
-            (known,) = await self._core.store.get([job.id])
+            (known,) = await self.core.store.get([job.id])
             further = _is_further(known, job)
             moves = failed_again(known, job, self._cap(job.queue), job.attempts) if further else ()
             return Proposal(f"job {job.key!r}", further, moves, done="given one more failure")
 
         try:
-            further, _ = await decide_and_commit(self._core.store, decide)
+            further, _ = await decide_and_commit(self.core.store, decide)
         except CommitUnknown:  # it was added a moment ago, or is added now
-            await decide_and_commit(self._core.store, decide)
+            await decide_and_commit(self.core.store, decide)
             return True
         return further
 
     async def _rehearse(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
-        """What an import would do, without doing it."""
+        """Count what an import would do, without doing it."""
         bad = []
-        known = {job.id: job for job in await self._core.store.get([job.id for _, job in jobs])}
+        known = {job.id: job for job in await self.core.store.get([job.id for _, job in jobs])}
         for line, job in jobs:
             digest = _digest(job.id)
             first = known.get(job.id)
@@ -252,16 +232,15 @@ class Import:
                 self._seen[digest] = 1
                 self._counts["imported"] += 1
             elif first is not None and not same_work(first, job):
-                bad.append((line, f"job_id: {job.key or job.id!r} stands for another payload already"))
+                bad.append((line, _describe_conflict(job)))
             else:
                 self._counts["updated" if first is not None and _is_further(first, job) else "duplicates"] += 1
         return bad
 
     async def _keep_aside(self, bad: list[tuple[Line, str]]) -> None:
         self._note("aside", [(line.number, why) for line, why in bad])
-        if bad and not self._dry_run:
-            at = iso(self._born.now)
-            await asyncio.to_thread(self._aside.keep, bad, at)
+        if bad and not self.dry_run:
+            await asyncio.to_thread(self._aside.keep, bad, iso(self.born.now))
 
     def _note(self, count: str, problems: list[tuple[int, str]]) -> None:
         self._counts[count] += len(problems)
@@ -270,41 +249,41 @@ class Import:
     # -- what is done already
 
     async def _close_completed(self) -> None:
-        """Ids that are known to be done: their lines are not taken in, and their letters that stand here are closed."""
-        if self._completed_source is None:
+        """Read the ids that are done: their lines are left out, and their dead letters in this store are resolved."""
+        if self.completed is None:
             return
         with contextlib.ExitStack() as files:
-            ids = await asyncio.to_thread(_completed, self._completed_source, self._mapping.job_id, files)
+            ids = await asyncio.to_thread(_read_completed, self.completed, self.mapping.job_id, files)
             while chunk := await asyncio.to_thread(lambda: list(islice(ids, CHUNK))):
                 await self._note_completed(chunk)
 
     async def _note_completed(self, chunk: list[tuple[int, str | InvalidInput]]) -> None:
-        found = [said for _, said in chunk if isinstance(said, str)]
-        unread = [(number, f"completed: {said}") for number, said in chunk if isinstance(said, InvalidInput)]
-        self._note("unread", unread)
-        self._completed.update(map(_digest, found))
-        await self._close([job_id for job_id in found if len(job_id) == 32])
-        queue = self._born.queue or self._born.task or UNNAMED
+        ids = [id for _, id in chunk if isinstance(id, str)]
+        self._note("unread", [(number, f"completed: {bad}") for number, bad in chunk if isinstance(bad, InvalidInput)])
+        self._completed.update(map(_digest, ids))
+        await self._close([job_id for job_id in ids if len(job_id) == 32])
+        queue = self.born.queue or self.born.task or UNNAMED
         number = 0
-        while found:
-            ids = {nth_id(queue, job_id, number): job_id for job_id in found}
-            found = [ids[id] for id in await self._close(list(ids))]
+        while ids:
+            by_generation = {nth_id(queue, job_id, number): job_id for job_id in ids}
+            ids = [by_generation[id] for id in await self._close(list(by_generation))]
             number += 1
 
     async def _close(self, ids: list[str]) -> list[str]:
-        """Those of them that are known here; the dead ones are closed."""
-        known = await self._core.store.get(ids) if ids else []
-        standing = [job for job in known if job.state is State.dead and job.id not in self._closed]
-        self._closed.update(job.id for job in standing)
-        if self._dry_run:
-            self._counts["closed"] += len(standing)
+        """Resolve the dead letters among these jobs; return the ids that the store knows."""
+        known = await self.core.store.get(ids) if ids else []
+        dead = [job for job in known if job.state is State.dead and job.id not in self._closed]
+        self._closed.update(job.id for job in dead)
+        if self.dry_run:
+            self._counts["closed"] += len(dead)
         else:
-            self._counts["closed"] += await self._recorder.close(standing, who=self._who, why=self._why)
+            why = self.why or "the completed ids name it"
+            self._counts["closed"] += await self.recorder.close(dead, who=self.who, why=why)
         return [job.id for job in known]
 
 
-def _some(lines: Iterator[Line]) -> list[Line]:
-    """The next lines: a thousand, or fewer large ones, so that no file fills the memory."""
+def _take_chunk(lines: Iterator[Line]) -> list[Line]:
+    """Takes the next lines: a thousand, or fewer large ones, so that no file fills the memory."""
     taken: list[Line] = []
     size = 0
     while len(taken) < CHUNK and size < CHUNK_BYTES and (line := next(lines, None)) is not None:
@@ -314,9 +293,13 @@ def _some(lines: Iterator[Line]) -> list[Line]:
 
 
 def _is_further(known: Job, job: Job) -> bool:
-    """Whether a record tells of a failure that the letter does not know."""
+    """Whether a record tells of a failure that the dead letter does not know."""
     both_dead = known.state is State.dead and job.state is State.dead
     return both_dead and job.attempts > known.attempts and not has_failures(known, job.history)
+
+
+def _describe_conflict(job: Job, known: str = "") -> str:
+    return f"job_id: {job.key or job.id!r} stands for another payload already{known}"
 
 
 def _reason(line: Line, error: InvalidInput) -> str:
@@ -326,11 +309,11 @@ def _reason(line: Line, error: InvalidInput) -> str:
 
 
 def _digest(text: str) -> bytes:
-    """Many ids in little room."""
+    """Shortens an id, so that many need little memory."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
-def _opened(source: Source, longest: int, files: contextlib.ExitStack) -> Iterator[Line]:
+def _open(source: Source, longest: int, files: contextlib.ExitStack) -> Iterator[Line]:
     if isinstance(source, str | Path):
         return jsonl.read_lines(files.enter_context(path_of(source).open("rb")), longest)
     if hasattr(source, "readline"):
@@ -340,17 +323,17 @@ def _opened(source: Source, longest: int, files: contextlib.ExitStack) -> Iterat
 
 
 def path_of(source: str | Path) -> Path:
-    """The path of a file of lines; a folder is refused."""
+    """Returns the path of a file of lines; refuses a folder."""
     path = Path(source).expanduser()
     if path.is_dir():
         raise InvalidInput(field="path", problem=f"{path} is a folder, not a file of JSON lines")
     return path
 
 
-def _completed(
+def _read_completed(
     source: str | Path | Iterable[str], path: str, files: contextlib.ExitStack
 ) -> Iterator[tuple[int, str | InvalidInput]]:
-    """(line, id or what is wrong with it). A file that is not there means that nothing is done yet, which is told."""
+    """Reads completed ids: (line, id or the error). Without the file nothing counts as done, which is logged."""
     if isinstance(source, str | Path):
         file = Path(source).expanduser()
         if not file.exists():
@@ -363,7 +346,7 @@ def _completed(
 
 
 def ids_in(lines: Iterable[Line], path: str) -> Iterator[tuple[int, str | InvalidInput]]:
-    """Read one completed id per line; an error stands for a line that cannot be read."""
+    """Reads one completed id per line; an error stands for a line that cannot be read."""
     for line in lines:
         if line.blank:
             continue
@@ -374,7 +357,7 @@ def ids_in(lines: Iterable[Line], path: str) -> Iterator[tuple[int, str | Invali
 
 
 class Aside:
-    """Where lines go that could not be taken in: appended with number and reason, synced, each of them once."""
+    """Keeps lines that could not be imported: appended to a file with number and reason, synced, each line once."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -400,7 +383,7 @@ class Aside:
 
     @staticmethod
     def _entries(path: Path) -> Iterator[bytes]:
-        """What an earlier import of the same file has kept. An entry is longer than its line: bytes are spelled out."""
+        """Read what an earlier import of the same file kept. An entry is longer than its line: bytes are escaped."""
         if not path.exists():
             return
         with path.open("rb") as file:
@@ -410,43 +393,39 @@ class Aside:
                     yield _digest(f"{entry['line']}\0{entry['text']}")
 
 
-def _aside_path(source: Source, said: str | Path | None) -> Path | None:
-    if said is not None:
-        return Path(said).expanduser()
+def _aside_path(source: Source, given: str | Path | None) -> Path | None:
+    if given is not None:
+        return Path(given).expanduser()
     if isinstance(source, str | Path):
         return Path(f"{Path(source).expanduser()}.aside.jsonl")
     return None
 
 
 class FollowedImport(Import):
-    """One import that goes on. What it keeps aside is told at once, in a warning."""
+    """An import that goes on with what is appended. What it keeps aside is logged at once, as a warning."""
 
     async def run_until(self, stop: asyncio.Event) -> Imported:
-        """Take in every line once it has ended; return what was done when `stop` is set."""
-        if self._dry_run:
+        """Import every line once it has ended, until `stop` is set; return what was done."""
+        if self.dry_run:
             raise InvalidOption(field="follow", problem="changes the database, and dry_run does not; keep one")
         if not self._path.exists():
-            log.warning("there is no file at %s yet: waiting for it", self._source)
-        if not isinstance(self._completed_source, str | Path):
+            log.warning("there is no file at %s yet: waiting for it", self.source)
+        if not isinstance(self.completed, str | Path):
             await self._close_completed()
-        with self._tails() as (ids, lines):
+        with contextlib.ExitStack() as files:
+            ids = self.completed
+            tail = self._tail(ids, files) if isinstance(ids, str | Path) else None
+            lines = self._tail(self._path, files)
             while not stop.is_set():
-                if not await self._take_appended(ids, lines):
+                if not await self._take_appended(tail, lines):
                     await _wait(stop)
         return self._conclude()
 
     @property
     def _path(self) -> Path:
-        if not isinstance(self._source, str | Path):
+        if not isinstance(self.source, str | Path):
             raise InvalidOption(field="follow", problem="needs the path of a file")
-        return path_of(self._source)
-
-    @contextlib.contextmanager
-    def _tails(self) -> Iterator[tuple[Tail | None, Tail]]:
-        """The completed ids, where they stand in a file, and the lines."""
-        with contextlib.ExitStack() as files:
-            ids = self._completed_source
-            yield self._tail(ids, files) if isinstance(ids, str | Path) else None, self._tail(self._path, files)
+        return path_of(self.source)
 
     def _tail(self, source: str | Path, files: contextlib.ExitStack) -> Tail:
         tail = Tail(path_of(source), self._line_limit)
@@ -454,19 +433,19 @@ class FollowedImport(Import):
         return tail
 
     async def _take_appended(self, ids: Tail | None, lines: Tail) -> bool:
-        """Take in what was appended, completed ids first; False where nothing was."""
-        self._born = msgspec.structs.replace(self._born, now=self._core.clock.now())
+        """Import what was appended, completed ids first; False where nothing was."""
+        self.born = msgspec.structs.replace(self.born, now=self.core.clock.now())
         while ids is not None and (done := await asyncio.to_thread(ids.take, CHUNK, CHUNK_BYTES)):
-            await self._note_completed(list(ids_in(done, self._mapping.job_id)))
+            await self._note_completed(list(ids_in(done, self.mapping.job_id)))
         chunk = await asyncio.to_thread(lines.take, CHUNK, CHUNK_BYTES)
         await self._take(chunk)
         return bool(chunk)
 
     def _note(self, count: str, problems: list[tuple[int, str]]) -> None:
         super()._note(count, problems)
-        file = self._completed_source if count == "unread" else self._source
+        file = self.completed if count == "unread" else self.source
         for number, why in problems:
-            log.warning("line %d of %s was not taken in: %s", number, file, why)
+            log.warning("line %d of %s was not imported: %s", number, file, why)
 
 
 async def _wait(stop: asyncio.Event) -> None:
@@ -486,75 +465,65 @@ async def import_(
     follow: asyncio.Event | None = None,
     **options: Any,
 ) -> Imported:
+    """Imports a source; with `follow`, goes on with what is appended to it until the event is set."""
     if as_ not in ("dead", "waiting"):
         raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
     state: Any = State(as_)
     born = BirthRules(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
-    fields = records.read_mapping(mapping)
+    options = {"mapping": records.read_mapping(mapping), **options}
     if follow is None:
-        return await Import(core, recorder, source, born=born, mapping=fields, **options).run()
-    return await FollowedImport(core, recorder, source, born=born, mapping=fields, **options).run_until(follow)
+        return await Import(core, recorder, source, born, **options).run()
+    return await FollowedImport(core, recorder, source, born, **options).run_until(follow)
 
 
 # -- out
 
 
 async def export(core: Core, target: Target, chosen: Filter, *, secrets: bool = False, **how: bool) -> Exported:
-    """Write one record per line for each dead letter."""
-    return await _write(_letters(core, chosen, secrets), target, **how)
+    """Writes one record per line for each dead letter."""
+    return await _write(_dead_letter_lines(core, chosen, secrets), target, **how)
 
 
 async def export_completed(core: Core, target: Target, chosen: Filter, **how: bool) -> Exported:
-    """Write one id per line for each done job."""
-    return await _write(_ids(core, chosen), target, **how)
+    """Writes one id per line for each done job, the oldest first, as other programs know it."""
+    lines = (
+        [records.make_id_line(job) for job in page] async for page in pages(core.store, chosen, CHUNK, oldest=True)
+    )
+    return await _write(lines, target, **how)
 
 
 async def _write(pages: Pages, target: Target, *, overwrite: bool = False, append: bool = False) -> Exported:
-    """Write the lines of all pages. A file is private, and has its name only once it is complete."""
+    """Writes the lines of all pages. A file is private, and has its name only once it is complete."""
     if target is None:
         lines = [line.decode().rstrip("\n") async for page in pages for line in page]
         return Exported(len(lines), None, lines)
     if not isinstance(target, str | Path):
-        return Exported(await _write_all(pages, target))
-    path = _file(target)
+        return Exported(await _write_all(pages, target.writelines))
+    path = _target_path(target)
     if append:
-        return Exported(await _append_all(pages, path), str(path))
+        return Exported(await _write_all(pages, partial(jsonl.append_lines, path)), str(path))
     with jsonl.replace_file(path, overwrite=overwrite) as file:
-        count = await _write_all(pages, file)
+        count = await _write_all(pages, file.writelines)
     return Exported(count, str(path))
 
 
-async def _append_all(pages: Pages, path: Path) -> int:
-    count = 0
-    async for page in pages:
-        await asyncio.to_thread(jsonl.append_lines, path, page)
-        count += len(page)
-    return count
-
-
-def _file(target: str | Path) -> Path:
+def _target_path(target: str | Path) -> Path:
     path = Path(target).expanduser()
     if path.is_dir() or not path.parent.is_dir():
         raise InvalidInput(field="path", problem=f"{path} cannot be a file: it is a folder, or its folder is missing")
     return path
 
 
-async def _write_all(pages: Pages, file: IO[bytes] | BinaryIO) -> int:
+async def _write_all(pages: Pages, write: Callable[[list[bytes]], object]) -> int:
     count = 0
     async for page in pages:
-        await asyncio.to_thread(file.writelines, page)
+        await asyncio.to_thread(write, page)
         count += len(page)
     return count
 
 
-async def _ids(core: Core, chosen: Filter) -> Pages:
-    """The ids of done jobs, the oldest first, as other programs know them."""
-    async for page in pages(core.store, chosen, CHUNK, oldest=True):
-        yield [records.make_id_line(job) for job in page]
-
-
-async def _letters(core: Core, chosen: Filter, secrets: bool) -> Pages:
-    """The dead letters themselves with their stories, a page at a time; one that leaves meanwhile is left out."""
+async def _dead_letter_lines(core: Core, chosen: Filter, secrets: bool) -> Pages:
+    """Reads dead letters with their history, a page at a time; one that leaves meanwhile is left out."""
     async for page in pages(core.store, chosen, CHUNK):
         jobs = [job for job in await core.store.get([job.id for job in page]) if job.state is State.dead]
         if jobs:

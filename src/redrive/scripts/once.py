@@ -1,10 +1,10 @@
-"""`redrive.once`: a decorator that makes a function's effect happen once, without a job; `rd.effects` shows them."""
+"""Makes a function's effect happen once, without a job (`redrive.once`), and lists such effects (`rd.effects`)."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
@@ -41,47 +41,47 @@ NAME_IN_JOB: Final = 100
 KEY_IN_JOB: Final = 90
 """Longer ones are hashed: name and key together are a name in the job."""
 AT_ONCE: Final = 100
-"""So many effects are written in one commit."""
+"""How many effects are written in one call."""
 
 
 class OnceDecorator(Protocol):
-    """What `redrive.once(key=…)` returns."""
+    """Decorates a function: what `redrive.once(key=…)` returns."""
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 def decorator(core_of: Callable[[], Core], function: Any, options: Mapping[str, Any]) -> Any:
-    """Makes the decorator, or with a function what it makes of it."""
+    """Makes the decorator; where a function is given, decorates it."""
     if unknown := options.keys() - {"key", "verify", "within"}:
         raise InvalidOption(field=min(unknown), problem="is not an option of once: there are key, verify and within")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        return _decorated(core_of, _Wanted(function, **options))
+        return _decorate(core_of, _OnceFunction(function, **options))
 
     return decorate if function is None else decorate(function)
 
 
-def _decorated(core_of: Callable[[], Core], wanted: _Wanted) -> Callable[..., Any]:
-    if wanted.is_async:
+def _decorate(core_of: Callable[[], Core], once: _OnceFunction) -> Callable[..., Any]:
+    if once.is_async:
 
-        @wraps(wanted.function)
+        @wraps(once.function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            if (steps := wanted.steps_in_job(args, kwargs)) is not None:
-                return wanted.typed(await drive(steps))
+            if (steps := once.steps_in_job(args, kwargs)) is not None:
+                return once.convert(await drive(steps))
             core = core_of()
             async with core.holder.staying():
-                return await drive(wanted.steps(core, args, kwargs, blocking=False))
+                return await drive(once.steps(core, args, kwargs, blocking=False))
 
         return call_async
 
-    @wraps(wanted.function)
+    @wraps(once.function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (steps := wanted.steps_in_job(args, kwargs)) is not None:
-            return wanted.typed(drive_blocking(steps, _answer))
+        if (steps := once.steps_in_job(args, kwargs)) is not None:
+            return once.convert(drive_blocking(steps, _answer))
         core = core_of()
         portal.run(core.holder.join())
         try:
-            return drive_blocking(wanted.steps(core, args, kwargs, blocking=True), _answer)
+            return drive_blocking(once.steps(core, args, kwargs, blocking=True), _answer)
         finally:
             portal.run(core.holder.leave(closes=False))
 
@@ -91,17 +91,17 @@ def _decorated(core_of: Callable[[], Core], wanted: _Wanted) -> Callable[..., An
 def _answer(want: Ask | Call) -> Any:
     """Waits for what a step wants, in redrive's own event loop; the user's function runs in the caller's thread."""
     if isinstance(want, Ask):
-        return portal.run(_awaited(want))
+        return portal.run(_await(want))
     value = want()
     return portal.run(finished(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
 
 
-async def _awaited(want: Ask) -> Any:
+async def _await(want: Ask) -> Any:
     return await want.awaitable
 
 
-class _Wanted:
-    """A function whose effect must happen once, and how its calls are told apart."""
+class _OnceFunction:
+    """Makes the effect of one function happen once for each key of its calls."""
 
     def __init__(
         self,
@@ -138,13 +138,13 @@ class _Wanted:
     # -- one call
 
     def steps(self, core: Core, args: Sequence[Any], kwargs: Mapping[str, Any], *, blocking: bool) -> Steps:
-        """The steps of a call outside of tasks."""
-        key = check_name("key", self._scoped(self._key_of(args, kwargs), core), KEY_LIMIT)
+        """Return the steps of a call outside of tasks."""
+        key = check_name("key", self._add_scope(self._key_of(args, kwargs), core), KEY_LIMIT)
         perform, verify = self._calls(args, kwargs)
         return steps_of(core.store, core.clock, OnceCall(self.name, key, perform, verify, self._read, blocking))
 
     def steps_in_job(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps | None:
-        """The steps of a call inside a task, whose job is the scope; None outside of tasks."""
+        """Return the steps of a call inside a task, whose job is the scope; None outside of tasks."""
         state = running_attempt.get()
         if state is None:
             return None
@@ -157,29 +157,22 @@ class _Wanted:
             _short(self._key_of(args, kwargs)),
         )
 
-    def typed(self, value: Any) -> Any:
-        """A result as it was recorded, as the type that the function returns."""
+    def convert(self, value: Any) -> Any:
+        """Convert a result to the type that the function returns, as a recorded one is."""
         text, problem = encode_result(value)
         return value if problem else self._read(text)
 
     def _calls(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-        verify = self._verify
-        self._check_verifier(args, kwargs)
-        return (
-            lambda: self.function(*args, **kwargs),
-            (lambda: verify(*args, **kwargs)) if verify is not None else None,
-        )
-
-    def _check_verifier(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Refuses a call whose arguments the verifier does not take: else it would be noticed after a crash."""
-        if self._looks is None:
-            return
+        """Bind the arguments. Refuse those that the verifier does not take: else it would be noticed after a crash."""
         try:
-            self._looks.bind(*args, **kwargs)
+            if self._looks is not None:
+                self._looks.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidOption(field="verify", problem=f"does not take the arguments of this call: {error}") from None
+        verify = self._verify
+        return lambda: self.function(*args, **kwargs), None if verify is None else lambda: verify(*args, **kwargs)
 
     def _key_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         if self._key is not None and callable(self._key):
@@ -191,7 +184,7 @@ class _Wanted:
         return f"{self.name}:{self._hash(bound)}"
 
     def _hash(self, bound: inspect.BoundArguments) -> str:
-        """What the default key tells calls apart by. What JSON cannot write, a later process could not find again."""
+        """Hash the arguments for the default key. They must be JSON, so that a later process finds the key again."""
         try:
             return hash_payload(canonical(bound.arguments), self.name)
         except InvalidPayload as error:
@@ -199,7 +192,7 @@ class _Wanted:
             said = f"{self.name} needs one: its argument {name} is not JSON ({error.problem})"
             raise InvalidOption(field="key", problem=f'{said}; e.g. key="mail-{{to}}"') from None
 
-    def _scoped(self, key: str, core: Core) -> str:
+    def _add_scope(self, key: str, core: Core) -> str:
         within = check_name("within", self._within()) if callable(self._within) else self._within
         if within is None:
             return key
@@ -208,7 +201,7 @@ class _Wanted:
 
 
 def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:
-    """What a function takes; None where it does not say, as some built-in ones."""
+    """Returns what a function takes; None where it does not say, as some built-in ones."""
     try:
         return inspect.signature(function) if function is not None else None
     except ValueError:
@@ -221,7 +214,7 @@ def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
 
 
 def _names(function: Callable[..., Any], key: Key | None) -> tuple[str, str]:
-    """A function's own name and its whole one. What an object holds is not among the arguments: it needs a key."""
+    """Returns a function's short and full name. An object's function needs a key: its arguments lack the object."""
     named = function if hasattr(function, "__qualname__") else type(function)
     of_object = named is not function or (inspect.ismethod(function) and not isinstance(function.__self__, type))
     if of_object and key is None:
@@ -231,16 +224,16 @@ def _names(function: Callable[..., Any], key: Key | None) -> tuple[str, str]:
 
 
 def _flat(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """The arguments by name, with those that the function takes as **kwargs."""
-    found = dict(bound.arguments)
+    """Returns the arguments by name, with those that the function takes as **kwargs."""
+    arguments = dict(bound.arguments)
     for name, parameter in bound.signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            found |= found.pop(name, {})
-    return found
+            arguments |= arguments.pop(name, {})
+    return arguments
 
 
 def _short(key: str) -> str:
-    """A key as a part of the name of an effect in a job."""
+    """Shortens a key to a part of the name of an effect in a job."""
     if len(key) <= KEY_IN_JOB and "/" not in key:
         return key
     return hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -250,95 +243,96 @@ def _short(key: str) -> str:
 
 
 class Effects:
-    """Effects without a job: what `redrive.once` has recorded."""
+    """Lists and resolves the effects without a job that `redrive.once` has recorded."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def list(self, *, status: Status | None = None) -> Sequence[EffectRecord]:
-        """All that are known, newest first; or those that are intended, landed, absent or unknown."""
-        found = [kept.value for kept in await EFFECT.all(self._core.store, PREFIX)]
-        chosen = [effect for effect in found if status in (None, effect.status)]
+        """List all effects, newest first; or those that are intended, landed, absent or unknown."""
+        effects = [kept.value for kept in await EFFECT.all(self._core.store, PREFIX)]
+        chosen = [effect for effect in effects if status in (None, effect.status)]
         return sorted(chosen, key=lambda effect: -effect.at)
 
     async def open(self) -> Sequence[EffectRecord]:
-        """Those whose outcome a person must find out: begun, not closed, and no living process is at them."""
+        """List the effects whose outcome a person must find out: begun, and performed by no live process."""
         store = self._core.store
         keys = [kept.key for kept in await OPEN_EFFECT.all(store)]
-        found = [kept.value for key in keys if (kept := await EFFECT.get(store, PREFIX + key)) is not None]
-        ended = await store.ended({effect.process for effect in found if effect.process})
-        return [effect for effect in found if is_open(effect) and ended.get(effect.process or "", True)]
+        effects = [kept.value for key in keys if (kept := await EFFECT.get(store, PREFIX + key)) is not None]
+        ended = await store.ended({effect.process for effect in effects if effect.process})
+        return [effect for effect in effects if is_open(effect) and ended.get(effect.process or "", True)]
 
     async def get(self, key: str) -> EffectRecord:
-        return (await self._kept(key)).value
+        return (await self._read(key)).value
 
     async def resolve(
         self, key: str, *, landed: bool, result: Json = None, who: str = SOMEBODY, why: str | None = None
     ) -> EffectRecord:
-        """Record a person's word. Landed: later calls return `result`. Not landed: the next call performs it."""
+        """Resolve an effect by hand. Landed: later calls return `result`. Not landed: the next call performs it."""
         check_words(who, why)
         if result is not None and not landed:
             raise InvalidOption(field="result", problem="what did not land has no result")
         note = f"{who}: {why}" if why else f"{who} said so"
 
-        async def said(effect: EffectRecord) -> EffectRecord:
+        async def resolve(effect: EffectRecord) -> EffectRecord:
             if effect.status == "landed" and landed:
                 return effect
             if effect.status == "landed":
                 raise InvalidOption(field="landed", problem=f"effect:{key} has landed: its result is recorded")
             await self._check_at_rest(effect)
-            return EffectRecord(
-                effect.name, key, "landed" if landed else "absent", self._core.clock.now(), 0, result=result, note=note
-            )
+            status: Status = "landed" if landed else "absent"
+            return EffectRecord(effect.name, key, status, self._core.clock.now(), 0, result=result, note=note)
 
-        return await self._changed(key, said)
+        return await self._change(key, resolve)
 
     async def erase(self, key: str) -> EffectRecord:
         """Forget the result and the error text of an effect, for privacy; its key and how it stands stay."""
 
-        async def emptied(effect: EffectRecord) -> EffectRecord:
-            return msgspec.structs.replace(effect, result=None, note=None, forgotten=True)
+        async def forget(effect: EffectRecord) -> EffectRecord:
+            return _forget(effect)
 
-        return await self._changed(key, emptied)
+        return await self._change(key, forget)
 
     async def prune(self) -> int:
         """Forget results that are older than `retention`, and keys that are older than `key_retention`."""
         settings, now = self._core.settings, await time_for_destroying(self._core.store, self._core.clock)
-        puts = [
-            put
-            for kept in await EFFECT.all(self._core.store, PREFIX)
-            if (put := _aged(kept, now, settings.retention, settings.key_retention)) is not None
-        ]
+        found = await EFFECT.all(self._core.store, PREFIX)
+        aged = [_age(kept, now, settings.retention, settings.key_retention) for kept in found]
+        puts = [put for put in aged if put is not None]
         for start in range(0, len(puts), AT_ONCE):
             await apply_each(self._core.store, [Commit(puts=(put,)) for put in puts[start : start + AT_ONCE]])
         return len(puts)
 
     async def _check_at_rest(self, effect: EffectRecord) -> None:
-        """What a living process performs this moment, it will close itself."""
+        """Refuse an effect that a living process performs now: that process will close it."""
         if effect.status == "intended" and effect.process is not None:
             ended = await self._core.store.ended([effect.process])
             if ended.get(effect.process) is False:
                 said = f"effect:{effect.key} is being performed by process {effect.process}, which lives"
                 raise OnceInProgress(f"{said}; wait for it, or end that process", key=effect.key)
 
-    async def _kept(self, key: str) -> Kept[EffectRecord]:
+    async def _read(self, key: str) -> Kept[EffectRecord]:
         kept = await EFFECT.get(self._core.store, PREFIX + check_name("key", key, KEY_LIMIT))
         if kept is None:
             raise EffectNotFound(f"no effect {key!r}", key=key)
         return kept
 
-    async def _changed(self, key: str, change: Any) -> EffectRecord:
+    async def _change(self, key: str, change: Callable[[EffectRecord], Awaitable[EffectRecord]]) -> EffectRecord:
         async def decide() -> Proposal[EffectRecord]:
-            kept = await self._kept(key)
-            after: EffectRecord = await change(kept.value)
+            kept = await self._read(key)
+            after = await change(kept.value)
             return Proposal(f"effect:{key}", after, puts=kept_alone(after, kept.version))
 
         after, _ = await decide_and_commit(self._core.store, decide)
         return after
 
 
-def _aged(kept: Kept[EffectRecord], now: float, retention: float, keys: float | None) -> Put | None:
-    """What to write of an effect that has become too old, if it has. What is open stays as it is."""
+def _forget(effect: EffectRecord) -> EffectRecord:
+    return msgspec.structs.replace(effect, result=None, note=None, forgotten=True)
+
+
+def _age(kept: Kept[EffectRecord], now: float, retention: float, keys: float | None) -> Put | None:
+    """Makes the write for an effect that has become too old; None for others, and for what is open."""
     effect, age = kept.value, now - kept.value.at
     if is_open(effect):
         return None
@@ -346,4 +340,4 @@ def _aged(kept: Kept[EffectRecord], now: float, retention: float, keys: float | 
         return EFFECT.drop(kept.key, kept.version)
     if effect.forgotten or age <= retention:
         return None
-    return EFFECT.put(kept.key, msgspec.structs.replace(effect, result=None, note=None, forgotten=True), kept.version)
+    return EFFECT.put(kept.key, _forget(effect), kept.version)

@@ -14,7 +14,7 @@ from redrive.doors.cli.arguments import why_option
 from redrive.doors.cli.invocation import acting_user, shared_options, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.text import ago, clean, shorten
-from redrive.notices.service import InboxView
+from redrive.notices.sessions import InboxView
 
 GRANTS: Final = ("id", "scope", "by", "given", "until", "bound to")
 NOTICES: Final = ("notice", "when", "kind", "status", "title", "said")
