@@ -29,8 +29,8 @@ from redrive.doors.rest.answers import (
 from redrive.doors.rest.inputs import (
     WHO,
     ByWhom,
-    ChosenJobs,
     Filters,
+    JobSelection,
     Key,
     Later,
     Limit,
@@ -187,7 +187,7 @@ def _make_body(verb: Verb, *, many: bool = False) -> Any:
     """Makes the type of a verb's body: its words, who and why, and for many which jobs are meant."""
     fields = [_make_field(word) for word in verb.takes(many=many)]
     if many:
-        fields += [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(ChosenJobs)]
+        fields += [(field.name, field.type, _default(field)) for field in msgspec.structs.fields(JobSelection)]
     title = verb.name.title().replace("_", "")
     config: dict[str, Any] = {"tag_field": "action", "tag": verb.name, "kw_only": True}
     config |= {"bases": (Saying if verb.why else ByWhom,), "namespace": {"__doc__": verb.says}}
@@ -226,7 +226,7 @@ def _read_word(word: Word, value: Any) -> Any:
 
 async def read_selection(request: ApiRequest) -> tuple[list[str], bool, dict[str, Any]]:
     """Reads which jobs a body means: ids, all, filters."""
-    selection: ChosenJobs = request.body
+    selection: JobSelection = request.body
     filters = await request.filters(selection.filter) if selection.filter is not None else {}
     return selection.ids, selection.all, filters
 

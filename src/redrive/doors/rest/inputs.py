@@ -99,7 +99,7 @@ class Filters(RequestFields):
     until: When | None = None
 
 
-class ChosenJobs(RequestFields, kw_only=True):
+class JobSelection(RequestFields, kw_only=True):
     """Which jobs an act is about: these ids, or all that fit the filter. Everything at once must be asked for."""
 
     ids: Annotated[list[str], Meta(max_length=10_000)] = msgspec.field(default_factory=list)

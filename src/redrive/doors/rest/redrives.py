@@ -13,7 +13,7 @@ from redrive.deadletters.bulk_run import PASS_RATE, ItemPage, Plan, RedriveRun
 from redrive.deadletters.input_edits import PatchPreview
 from redrive.doors.rest.answers import cut, shape, some_of
 from redrive.doors.rest.dead_letters import Patch, read_selection
-from redrive.doors.rest.inputs import WHO, ChosenJobs, LimitQuery, Name, RequestFields, Saying, Text
+from redrive.doors.rest.inputs import WHO, JobSelection, LimitQuery, Name, RequestFields, Saying, Text
 from redrive.doors.rest.route import ApiRequest, Reply, Routes
 from redrive.doors.web.problems import RequestRefused, missing, problem
 from redrive.errors import InvalidInput
@@ -25,7 +25,7 @@ HOW: Final = ("canary", "pass_rate", "rate", "token", "who", "why")
 DryRunToken = Annotated[str, Meta(min_length=1, max_length=200, description="Of the dry run: exactly these.")]
 
 
-class NewRedrive(ChosenJobs, kw_only=True):
+class NewRedrive(JobSelection, kw_only=True):
     """Which dead letters, how carefully, and how fast. With `dry_run` nothing moves and the plan is returned."""
 
     dry_run: bool = False
