@@ -244,53 +244,53 @@ def _change(change: Change) -> str:
 
 
 STRATEGY_WORDS = {
-    "lost": (
+    "if_lost": (
         "The worker's process ended, or its lease lapsed.",
         f"Run again at once; no attempt is used. After {strategy.CRASHES_BEFORE_ALONE} crashes it runs alone and waits "
         "after each further one; after `max_crashes` of those: dead letter (`crash_loop`).",
     ),
-    "released": ("The failure says that the work was given back.", "Retried; no attempt is used."),
-    "met_our_limit": (
+    "if_released": ("The failure says that the work was given back.", "Retried; no attempt is used."),
+    "if_own_limits": (
         "This process had no memory or file descriptors left, or its own store no space.",
         "Waits 5 s, doubling to 60 s, and runs again; no attempt is used, up to 50 times (3 times for memory).",
     ),
-    "gave_up": ("`GiveUp`, or a class of `give_up_on=`.", "Dead letter (`terminated`)."),
-    "suspended": ("It waits for an approval or an answer.", "Held (`approval`)."),
-    "uncertain": ("It is unknown whether the effect landed.", "Held (`outcome_unknown`), unless `idempotent=True`."),
-    "left_to_people": ("The task leaves every failure to a person.", "Dead letter (`permanent`)."),
-    "exhausted": (
+    "if_gave_up": ("`GiveUp`, or a class of `give_up_on=`.", "Dead letter (`terminated`)."),
+    "if_suspended": ("It waits for an approval or an answer.", "Held (`approval`)."),
+    "if_uncertain": ("It is unknown whether the effect landed.", "Held (`outcome_unknown`), unless `idempotent=True`."),
+    "if_manual": ("The task leaves every failure to a person.", "Dead letter (`permanent`)."),
+    "if_exhausted": (
         "This was the last allowed attempt, and it does not heal by a change.",
         "Dead letter (`attempts_exhausted`).",
     ),
-    "too_old": ("It has been failing for longer than `max_age`.", "Dead letter (`too_old`)."),
-    "over_budget": ("The job's budget is spent.", "Dead letter (`budget_exhausted`)."),
-    "immediate": (
+    "if_too_old": ("It has been failing for longer than `max_age`.", "Dead letter (`too_old`)."),
+    "if_over_budget": ("The job's budget is spent.", "Dead letter (`budget_exhausted`)."),
+    "retry_on_the_spot": (
         "It heals at once, and a caller waits.",
         f"On the spot: {strategy.SPOT_TRIES} tries in all, after {strategy.SPOT_WAIT:g} s and "
         f"{2 * strategy.SPOT_WAIT:g} s.",
     ),
-    "permanent": (
+    "if_permanent": (
         "Waiting does not heal it.",
         "Dead letter (`permanent`). Expired credentials [come back](#comebacks) after an hour.",
     ),
-    "unknown": (
+    "if_unknown": (
         "No rule knows the failure.",
         f"At most {strategy.UNKNOWN_TRIES - 1} more tries, then a dead letter (`not_known_to_heal`), unless "
         "`idempotent=True`.",
     ),
-    "told_to_wait_long": (
+    "if_told_to_wait_long": (
         "A server asks for a wait longer than `max_wait`.",
         "Dead letter (`asked_to_wait`) in the `delayed` lane, with that time.",
     ),
-    "changed": (
+    "try_changed": (
         "It heals only if something changes.",
         "Tried again changed, on top of the attempts: the table above. No rung left: dead letter (`changes_used_up`).",
     ),
-    "told_when": (
+    "if_told_when": (
         "The failure says when to come back.",
         f"Retried then, at most 10 % later; no sooner than {strategy.SAFE_WAIT:g} s or the backoff, whichever is less.",
     ),
-    "diverted": (
+    "divert": (
         "Anything else, in a script.",
         "Dead letter (`diverted`): the `delayed` lane if it may heal, changed where that helps; else `manual`.",
     ),

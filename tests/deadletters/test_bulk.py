@@ -20,7 +20,7 @@ NOW = 1_800_000_000.0
 def a_run(total: int = 10, **said: Any) -> RedriveRun:
     how: dict[str, Any] = {"canary": 0, "pass_rate": 0.8, "rate": None, **said}
     groups = [Chosen("aaaa", "work", "RuntimeError", "broken", total)]
-    return bulk_run.begun("r1", NOW, who="ada", why="cured", chosen="task work", groups=groups, total=total, **how)
+    return bulk_run.new_run("r1", NOW, who="ada", why="cured", chosen="task work", groups=groups, total=total, **how)
 
 
 def a_job(state: State, **fields: Any) -> Job:
@@ -36,7 +36,7 @@ def move(run: RedriveRun, number: int, now: float = NOW, status: str = "moved") 
         else item
         for place, item in enumerate(before)
     )
-    return bulk_progress.noted(run, 0, before, after, now, took=number)
+    return bulk_progress.record_items(run, 0, before, after, now, took=number)
 
 
 def end(run: RedriveRun, status: str, *places: int, now: float = NOW) -> RedriveRun:
@@ -44,7 +44,7 @@ def end(run: RedriveRun, status: str, *places: int, now: float = NOW) -> Redrive
     after = tuple(
         msgspec.structs.replace(item, status=status) if place in places else item for place, item in enumerate(before)
     )
-    return bulk_progress.noted(run, 0, before, after, now)
+    return bulk_progress.record_items(run, 0, before, after, now)
 
 
 # ---- numbers
@@ -59,7 +59,7 @@ def test_the_scorecard_adds_up_whatever_happens(total: int, canary: int, chance:
     """Items are taken in any portions and end in any order: the sums hold after every step."""
     groups = [Chosen(str(n), "work", None, None, 0) for n in range(3)]
     items = [RunItem(str(place), chance.randrange(3)) for place in range(total)]
-    run = bulk_run.begun("r", NOW, who="a", why=None, chosen="all", groups=groups, total=total, canary=canary,
+    run = bulk_run.new_run("r", NOW, who="a", why=None, chosen="all", groups=groups, total=total, canary=canary,
                      pass_rate=0.5, rate=None)  # fmt: skip
     chunks = [items[start : start + CHUNK] for start in range(0, total, CHUNK)]
     while run.left:
@@ -69,14 +69,14 @@ def test_the_scorecard_adds_up_whatever_happens(total: int, canary: int, chance:
         for place in range(offset, offset + took):
             item, skips = before[place], chance.random() < 0.3
             chunks[number][place] = bulk_run.skipped(item, "no") if skips else bulk_run.taken(item, 1)
-        run = bulk_progress.noted(run, number, before, chunks[number], NOW, took=took)
+        run = bulk_progress.record_items(run, number, before, chunks[number], NOW, took=took)
         for number, chunk in enumerate(chunks):
             before = list(chunk)
             for place, item in enumerate(chunk):
                 if item.status == "moved" and chance.random() < 0.3:
                     status = chance.choice(["succeeded", "failed_again", "discarded"])
                     chunk[place] = msgspec.structs.replace(item, status=status)
-            run = bulk_progress.noted(run, number, before, chunk, NOW)
+            run = bulk_progress.record_items(run, number, before, chunk, NOW)
         _adds_up(run, chunks)
 
 
@@ -139,12 +139,12 @@ def test_a_canary_takes_from_every_group_in_turn() -> None:
 
 def test_an_estimate_is_the_mean_of_those_sampled() -> None:
     usages = [Usage(100, 50, 0.3), None, Usage(30, 20, 0.1), None]
-    found = bulk_run.estimated(usages, 1000)
+    found = bulk_run.estimate_usage(usages, 1000)
     assert found is not None
     assert (found.tokens, found.sampled, found.reported) == (50_000, 4, 2)
     assert found.cost == pytest.approx(100.0)
-    assert bulk_run.estimated([None, None], 1000) is None and bulk_run.estimated([], 0) is None
-    unpriced = bulk_run.estimated([Usage(10, 0)], 5)
+    assert bulk_run.estimate_usage([None, None], 1000) is None and bulk_run.estimate_usage([], 0) is None
+    unpriced = bulk_run.estimate_usage([Usage(10, 0)], 5)
     assert unpriced is not None and unpriced.cost is None
 
 
@@ -220,7 +220,7 @@ def test_time_that_nobody_used_does_not_gather() -> None:
 def test_a_clock_that_goes_back_allows_nothing_more() -> None:
     run = move(a_run(100, rate=10.0), 1, NOW)
     assert bulk_progress.room(run, NOW - 3600.0) == 0
-    run = bulk_progress.noted(run, 0, (), (), NOW - 3600.0, took=0)
+    run = bulk_progress.record_items(run, 0, (), (), NOW - 3600.0, took=0)
     assert bulk_progress.room(run, NOW - 3600.0) == 0
 
 
@@ -239,7 +239,7 @@ def test_one_strange_item_is_skipped_and_many_stop_it() -> None:
             bulk_run.skipped(item, "cannot be judged: KeyError") if place < number else item
             for place, item in enumerate(before)
         )
-        return bulk_progress.noted(run, 0, before, after, NOW, took=number)
+        return bulk_progress.record_items(run, 0, before, after, NOW, took=number)
 
     run = a_run(100)
     assert not bulk_progress.defective(run, strange(run, 9))
@@ -268,19 +268,19 @@ def test_one_strange_item_is_skipped_and_many_stop_it() -> None:
 def test_a_canary_is_judged_as_soon_as_nothing_can_change_it(
     succeeded: int, failed: int, left: int, verdict: str | None
 ) -> None:
-    assert bulk_progress.judged(Canary(10, 0.8, 0, 10, succeeded, failed), left) == verdict
+    assert bulk_progress.judge_canary(Canary(10, 0.8, 0, 10, succeeded, failed), left) == verdict
 
 
 def test_shares_are_exact() -> None:
     """0.7 of 10 is 7, whatever binary fractions say; and one of one must succeed at any rate above 0."""
-    assert bulk_progress.judged(Canary(10, 0.7, 0, 10, 7, 0), 5) == "passed"
-    assert bulk_progress.judged(Canary(10, 0.1 + 0.2, 0, 10, 3, 0), 5) == "passed"
-    assert bulk_progress.judged(Canary(1, 0.01, 0, 1, 0, 1), 5) == "failed"
+    assert bulk_progress.judge_canary(Canary(10, 0.7, 0, 10, 7, 0), 5) == "passed"
+    assert bulk_progress.judge_canary(Canary(10, 0.1 + 0.2, 0, 10, 3, 0), 5) == "passed"
+    assert bulk_progress.judge_canary(Canary(1, 0.01, 0, 1, 0, 1), 5) == "failed"
 
 
 def test_where_nothing_is_left_the_moved_ones_are_the_canary() -> None:
-    assert bulk_progress.judged(Canary(10, 1.0, 0, 2, 2, 0), 0) == "passed"
-    assert bulk_progress.judged(Canary(10, 1.0, 0, 0, 0, 0), 0) is None
+    assert bulk_progress.judge_canary(Canary(10, 1.0, 0, 2, 2, 0), 0) == "passed"
+    assert bulk_progress.judge_canary(Canary(10, 1.0, 0, 0, 0, 0), 0) is None
 
 
 def test_a_canary_moves_as_many_as_it_needs_and_then_waits() -> None:
@@ -290,26 +290,26 @@ def test_a_canary_moves_as_many_as_it_needs_and_then_waits() -> None:
     assert bulk_progress.room(run, NOW) == 3, "what was skipped shows nothing"
     run = move(run, 3)
     assert bulk_progress.room(run, NOW) == 0
-    run = bulk_progress.turned(end(run, "discarded", 2), NOW)
+    run = bulk_progress.advance(end(run, "discarded", 2), NOW)
     assert (run.state, bulk_progress.room(run, NOW)) == ("canary", 1), "what was let go shows nothing either"
 
 
 def test_a_canary_that_passed_lets_the_rest_go() -> None:
-    run = bulk_progress.turned(end(move(a_run(100, canary=2), 2), "succeeded", 0, 1), NOW)
+    run = bulk_progress.advance(end(move(a_run(100, canary=2), 2), "succeeded", 0, 1), NOW)
     assert run.state == "moving" and bulk_progress.room(run, NOW) == 98
     assert run.canary is not None and run.canary.verdict == "passed"
     assert [said.what for said in run.story] == ["started", "canary passed"]
 
 
 def test_a_canary_that_failed_stops_the_rest() -> None:
-    run = bulk_progress.turned(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
+    run = bulk_progress.advance(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
     assert run.state == "paused" and bulk_progress.room(run, NOW) == 0
     assert run.reason == "the canary failed: 0 of 1 succeeded, 80% had to"
-    assert bulk_progress.turned(run, NOW) is run
+    assert bulk_progress.advance(run, NOW) is run
 
 
 def test_after_a_failed_canary_another_one_goes_first() -> None:
-    failed = bulk_progress.turned(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
+    failed = bulk_progress.advance(end(move(a_run(100, canary=2), 2), "failed_again", 0), NOW)
     again = bulk_progress.resumed(failed, NOW, "ada", "fixed")
     assert again is not None and again.state == "canary" and again.reason is None
     assert again.canary == Canary(2, 0.8, start=2) and bulk_progress.room(again, NOW) == 2
@@ -324,7 +324,7 @@ def test_after_a_failed_canary_another_one_goes_first() -> None:
 def test_a_canary_judged_while_paused_counts_when_resumed() -> None:
     paused = bulk_progress.paused(move(a_run(100, canary=2), 2), NOW, "ada", None)
     assert paused is not None
-    judged = bulk_progress.turned(end(paused, "succeeded", 0, 1), NOW)
+    judged = bulk_progress.advance(end(paused, "succeeded", 0, 1), NOW)
     assert judged.state == "paused"
     resumed = bulk_progress.resumed(judged, NOW, "ada", None)
     assert resumed is not None and resumed.state == "moving"
@@ -341,21 +341,21 @@ def test_a_pause_within_a_canary_goes_on_with_it() -> None:
 
 
 def test_it_settles_when_all_have_moved_and_finishes_when_all_have_ended() -> None:
-    run = bulk_progress.turned(move(a_run(2), 2), NOW)
+    run = bulk_progress.advance(move(a_run(2), 2), NOW)
     assert run.state == "settling" and not run.over
-    run = bulk_progress.turned(end(run, "succeeded", 0, 1), NOW + 5)
+    run = bulk_progress.advance(end(run, "succeeded", 0, 1), NOW + 5)
     assert (run.state, run.ended_at) == ("finished", NOW + 5)
-    assert bulk_progress.turned(run, NOW + 9) is run
+    assert bulk_progress.advance(run, NOW + 9) is run
 
 
 def test_where_nothing_moved_there_is_nothing_to_wait_for() -> None:
-    assert bulk_progress.turned(move(a_run(2), 2, status="skipped"), NOW).state == "finished"
+    assert bulk_progress.advance(move(a_run(2), 2, status="skipped"), NOW).state == "finished"
 
 
 def test_what_is_open_after_a_day_is_told_as_open() -> None:
-    run = bulk_progress.turned(move(a_run(2), 2), NOW)
-    assert bulk_progress.turned(run, NOW + bulk_progress.SETTLES_SECONDS - 1).state == "settling"
-    run = bulk_progress.turned(run, NOW + bulk_progress.SETTLES_SECONDS)
+    run = bulk_progress.advance(move(a_run(2), 2), NOW)
+    assert bulk_progress.advance(run, NOW + bulk_progress.SETTLES_SECONDS - 1).state == "settling"
+    run = bulk_progress.advance(run, NOW + bulk_progress.SETTLES_SECONDS)
     assert (run.state, run.open) == ("finished", 2)
     assert run.story[-1].why == "2 still open"
 
@@ -363,14 +363,14 @@ def test_what_is_open_after_a_day_is_told_as_open() -> None:
 def test_cancelled_is_over_when_what_was_moved_has_ended() -> None:
     run = bulk_progress.cancelled(move(a_run(3), 2), NOW, "ada", "enough")
     assert run is not None and (run.state, run.left, run.over) == ("cancelled", 1, False)
-    run = bulk_progress.turned(end(run, "succeeded", 0, 1), NOW + 1)
+    run = bulk_progress.advance(end(run, "succeeded", 0, 1), NOW + 1)
     assert (run.state, run.over, run.succeeded) == ("cancelled", True, 2)
     at_once = bulk_progress.cancelled(a_run(3), NOW, "ada", None)
     assert at_once is not None and at_once.over
 
 
 def test_steering_is_refused_where_it_means_nothing() -> None:
-    finished = bulk_progress.turned(move(a_run(1), 1, status="skipped"), NOW)
+    finished = bulk_progress.advance(move(a_run(1), 1, status="skipped"), NOW)
     for decide in (bulk_progress.paused, bulk_progress.resumed, bulk_progress.cancelled):
         assert decide(finished, NOW, "ada", None) is None
     paused = bulk_progress.paused(a_run(1), NOW, "ada", None)
@@ -393,9 +393,9 @@ def test_a_group_is_held_while_something_of_it_may_still_move() -> None:
     assert bulk_run.flight_of(run, flight) is flight
     paused = bulk_progress.paused(run, NOW, "ada", None)
     assert paused is not None and bulk_run.flight_of(paused, flight) is flight
-    settling = bulk_progress.turned(move(run, 2), NOW)
+    settling = bulk_progress.advance(move(run, 2), NOW)
     assert bulk_run.flight_of(settling, flight) == Flight(NOW, (), frozen=True)
-    assert bulk_run.flight_of(bulk_progress.turned(end(settling, "succeeded", 0, 1), NOW), flight) is None
+    assert bulk_run.flight_of(bulk_progress.advance(end(settling, "succeeded", 0, 1), NOW), flight) is None
 
 
 def test_who_is_in_the_way() -> None:
@@ -408,7 +408,7 @@ def test_who_is_in_the_way() -> None:
 
 
 def test_the_public_form_has_no_bookkeeping_and_plain_values() -> None:
-    run = bulk_progress.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "succeeded", 0), NOW)
+    run = bulk_progress.advance(end(move(a_run(100, canary=2, rate=5.0), 2), "succeeded", 0), NOW)
     body = msgspec.json.decode(msgspec.json.encode(run.public()))
     assert not {"position", "open_in", "pace", "paused_in"} & body.keys()
     assert body["at"] == "2027-01-15T08:00:00.000Z" and body["ended_at"] is None
@@ -418,7 +418,7 @@ def test_the_public_form_has_no_bookkeeping_and_plain_values() -> None:
 
 
 def test_a_run_survives_being_written_down() -> None:
-    run = bulk_progress.turned(end(move(a_run(100, canary=2, rate=5.0), 2), "failed_again", 0), NOW)
+    run = bulk_progress.advance(end(move(a_run(100, canary=2, rate=5.0), 2), "failed_again", 0), NOW)
     assert msgspec.json.decode(msgspec.json.encode(run), type=RedriveRun) == run
     items = (RunItem("a", 0), bulk_run.skipped(RunItem("b", 1), "x" * 999), bulk_run.taken(RunItem("c", 2), 7))
     assert msgspec.json.decode(msgspec.json.encode(items), type=tuple[RunItem, ...]) == items

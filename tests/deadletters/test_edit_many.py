@@ -9,7 +9,7 @@ import redrive
 from redrive import Redrive
 from redrive.core.job import State
 from redrive.deadletters import edit
-from redrive.deadletters.input_edits import fields_of, patch_between, patched
+from redrive.deadletters.input_edits import apply_patch, fields_of, patch_between
 from redrive.errors import InvalidInput
 from tests.stores.jobs import a_dead_job
 from tests.support import FakeClock, soon
@@ -195,14 +195,14 @@ RFC = [  # the cases of RFC 7396, appendix A, as far as both are objects
 
 @pytest.mark.parametrize(("target", "patch", "result"), RFC)
 def test_a_merge_patch_is_that_of_the_rfc(target: Any, patch: Any, result: Any) -> None:
-    assert patched(target, patch) == result
+    assert apply_patch(target, patch) == result
 
 
 def test_the_patch_between_two_inputs() -> None:
     before = {"a": 1, "b": {"c": 2, "d": 3}, "e": [1]}
     after = {"a": 1, "b": {"c": 2, "d": 4}, "f": True}
     patch = patch_between(before, after)
-    assert patch == {"b": {"d": 4}, "e": None, "f": True} and patched(before, patch) == after
+    assert patch == {"b": {"d": 4}, "e": None, "f": True} and apply_patch(before, patch) == after
     assert fields_of(patch) == ["e", "b.d", "f"]
     assert patch_between({"a": 1}, {"a": None}) is None, "a merge patch cannot set a field to null"
     assert patch_between(before, before) == {}

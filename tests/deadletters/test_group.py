@@ -64,7 +64,7 @@ def test_growth_alone_is_no_news(buried: int) -> None:
 @pytest.mark.parametrize(("last_at", "expected"), [(T0 + 101, "regressed"), (T0 + 100, None), (T0 + 99, None)], ids=str)
 def test_only_what_was_buried_after_it_was_resolved_is_a_regression(last_at: float, expected: str | None) -> None:
     """A burial on its way while somebody resolved the group says nothing against the cure."""
-    resolved = groups.resolved(a_group(3), known(3), T0 + 100, who="ann", why="fixed")
+    resolved = groups.resolve(a_group(3), known(3), T0 + 100, who="ann", why="fixed")
     state, alert = judge(a_group(4, last_at), resolved, T0 + 105, recent=1)
     assert kind_of(alert) == expected
     assert state.status == ("unresolved" if expected else "resolved")
@@ -95,7 +95,7 @@ def test_only_what_was_buried_after_it_was_resolved_is_a_regression(last_at: flo
 def test_code_that_is_older_than_the_cure_does_not_count(
     resolved_in: str | None, version: str | None, expected: str | None
 ) -> None:
-    resolved = groups.resolved(a_group(3), known(3), T0 + 100, who="ann", why=None, in_version=resolved_in)
+    resolved = groups.resolve(a_group(3), known(3), T0 + 100, who="ann", why=None, in_version=resolved_in)
     _, alert = judge(a_group(4, T0 + 200), resolved, T0 + 200, 1, version)
     assert kind_of(alert) == expected
 
@@ -118,7 +118,7 @@ def test_code_that_is_older_than_the_cure_does_not_count(
 def test_what_is_ignored_is_told_when_a_limit_is_passed(
     limits: dict[str, Any], buried: int, last_at: float, recent: int, expected: str | None
 ) -> None:
-    ignored = groups.ignored(a_group(3), known(3), T0, who="ann", why="known", **limits)
+    ignored = groups.ignore(a_group(3), known(3), T0, who="ann", why="known", **limits)
     state, alert = judge(a_group(buried, last_at), ignored, last_at, recent)
     assert kind_of(alert) == expected
     assert state.status == ("unresolved" if expected else "ignored")
@@ -127,11 +127,11 @@ def test_what_is_ignored_is_told_when_a_limit_is_passed(
 
 
 def test_when_the_time_is_over_and_it_happens_no_more_nobody_hears_of_it() -> None:
-    ignored = groups.ignored(a_group(3), known(3), T0, who="ann", why=None, until=T0 + HOUR)
+    ignored = groups.ignore(a_group(3), known(3), T0, who="ann", why=None, until=T0 + HOUR)
     assert judge(a_group(3), ignored, T0 + DAY, 0) == (ignored, None)
 
 
-@pytest.mark.parametrize("say", [groups.resolved, groups.ignored, groups.reopened])
+@pytest.mark.parametrize("say", [groups.resolve, groups.ignore, groups.reopen])
 def test_whoever_says_something_of_a_group_has_heard_of_it(say: Any) -> None:
     state = say(a_group(3), None, T0, who="ann", why="seen")
     assert (state.alerted_at, state.seen_buried, state.who, state.why) == (None, 3, "ann", "seen")
@@ -139,18 +139,18 @@ def test_whoever_says_something_of_a_group_has_heard_of_it(say: Any) -> None:
 
 
 def test_a_note_silences_nothing() -> None:
-    state = groups.noted(None, T0, who="ann", text="see the wiki")
+    state = groups.add_note(None, T0, who="ann", text="see the wiki")
     judged, alert = judge(a_group(3), state, T0 + 1, 3)
     assert (kind_of(alert), judged.note) == ("new", "see the wiki")
-    assert groups.noted(judged, T0 + 2, who="bob", text="x").alerted_at == judged.alerted_at == T0 + 1
+    assert groups.add_note(judged, T0 + 2, who="bob", text="x").alerted_at == judged.alerted_at == T0 + 1
 
 
 def test_the_story_says_who_did_what_and_why_and_is_bounded() -> None:
     state, _ = judge(a_group(1), None, T0, 1)
-    state = groups.resolved(a_group(1), state, T0 + 1, who="ann", why="fixed", in_version="1.4")
+    state = groups.resolve(a_group(1), state, T0 + 1, who="ann", why="fixed", in_version="1.4")
     state, _ = judge(a_group(2, T0 + 2), state, T0 + 2, 1)
-    state = groups.ignored(a_group(2), state, T0 + 3, who="bob", why="known", rate=5, count=7)
-    state = groups.reopened(a_group(2), state, T0 + 4, who="cy", why=None)
+    state = groups.ignore(a_group(2), state, T0 + 3, who="bob", why="known", rate=5, count=7)
+    state = groups.reopen(a_group(2), state, T0 + 4, who="cy", why=None)
     assert [(said.what, said.who, said.why) for said in state.story] == [
         ("new", "redrive", "first seen"),
         ("resolved in 1.4", "ann", "fixed"),
@@ -159,7 +159,7 @@ def test_the_story_says_who_did_what_and_why_and_is_bounded() -> None:
         ("reopened", "cy", None),
     ]
     for number in range(100):
-        state = groups.reopened(a_group(2), state, T0 + number, who="cy", why=None)
+        state = groups.reopen(a_group(2), state, T0 + number, who="cy", why=None)
     assert len(state.story) == groups.STORY_KEPT
 
 
@@ -399,7 +399,7 @@ def test_burials_are_noted_by_the_hour_and_forgotten_after_two_days() -> None:
 
 
 def test_a_view_for_the_outside() -> None:
-    state = groups.ignored(a_group(3), known(3), T0, who="ann", why="known", until=T0 + HOUR)
+    state = groups.ignore(a_group(3), known(3), T0, who="ann", why="known", until=T0 + HOUR)
     seen = view(a_group(3), state, 2, T0, [Lesson("x", "retry", 1, 1)])
     body = msgspec.json.decode(msgspec.json.encode(seen.public()))
     assert (body["fingerprint"], body["status"], body["dead"], body["buried"]) == ("0123456789abcdef", "ignored", 2, 3)
@@ -453,7 +453,7 @@ def test_the_largest_troubles_are_those_with_the_most_letters() -> None:
 def test_strategies_that_are_the_same_to_a_person_are_told_as_one() -> None:
     names = {"redriven": (1, 0), "bury": (2, 1), "retry": (0, 4), "set_model": (3, 3)}
     lessons = [Lesson("f", name, worked, failed) for name, (worked, failed) in names.items()]
-    assert [(one.text, one.worked, one.times) for one in groups.tried(lessons)] == [
+    assert [(one.text, one.worked, one.times) for one in groups.rank_strategies(lessons)] == [
         ("Redriven as it is", 3, 4),
         ("Retried with another model", 3, 6),
         ("Retried as it is", 0, 4),

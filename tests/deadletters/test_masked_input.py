@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core.redact import MASK, redact
-from redrive.deadletters.input_edits import unmasked
+from redrive.deadletters.input_edits import restore_masked
 from redrive.errors import InvalidInput
 
 GIVEN: dict[str, Any] = {
@@ -24,27 +24,27 @@ def test_what_is_left_masked_keeps_its_value_and_the_rest_is_edited() -> None:
     shown = redact(GIVEN)
     assert "hunter22" not in str(shown) and "second" not in str(shown)
     edited = {**shown, "n": 2, "login": {**shown["login"], "name": "bob"}}
-    assert unmasked(edited, GIVEN) == {**GIVEN, "n": 2, "login": {**GIVEN["login"], "name": "bob"}}
+    assert restore_masked(edited, GIVEN) == {**GIVEN, "n": 2, "login": {**GIVEN["login"], "name": "bob"}}
 
 
 @pytest.mark.parametrize(("was", "now"), [(1, True), (0, False), (True, 1), (1, 1.0)])
 def test_a_number_becomes_a_switch_where_somebody_writes_one(was: Any, now: Any) -> None:
     """To Python they are equal; a task that asks for the one is not served with the other."""
-    edited: Any = unmasked({"a": now, "list": [now]}, {"a": was, "list": [was]})
+    edited: Any = restore_masked({"a": now, "list": [now]}, {"a": was, "list": [was]})
     assert [type(value) for value in (edited["a"], *edited["list"])] == [type(now)] * 2
 
 
 def test_a_secret_can_be_replaced_or_removed() -> None:
     shown = redact(GIVEN)
     del shown["login"]
-    assert unmasked({**shown, "password": "new one"}, GIVEN)["password"] == "new one"
-    assert "login" not in unmasked(shown, GIVEN)
+    assert restore_masked({**shown, "password": "new one"}, GIVEN)["password"] == "new one"
+    assert "login" not in restore_masked(shown, GIVEN)
 
 
 def test_entries_of_a_list_are_known_again_where_they_moved() -> None:
     shown = redact(GIVEN)
     shown["hooks"] = [{"token": MASK, "n": 2}]
-    assert unmasked(shown, GIVEN)["hooks"] == [{"token": "second", "n": 2}]
+    assert restore_masked(shown, GIVEN)["hooks"] == [{"token": "second", "n": 2}]
 
 
 @pytest.mark.parametrize("left", [[{"token": MASK}], [{"token": MASK}] * 3])
@@ -52,10 +52,10 @@ def test_which_of_several_secrets_is_meant_is_not_guessed(left: list[Any]) -> No
     """One was taken out, or put in: nobody knows which secrets the others are."""
     given_payload: dict[str, Any] = {"hooks": [{"token": "first"}, {"token": "second"}]}
     with pytest.raises(InvalidInput) as refused:
-        unmasked({"hooks": left}, given_payload)
+        restore_masked({"hooks": left}, given_payload)
     assert refused.value.field == "payload.hooks[0]"
     alike: dict[str, Any] = {"hooks": [{"token": "same"}, {"token": "same"}]}
-    assert unmasked({"hooks": left}, alike)["hooks"] == [{"token": "same"}] * len(left)
+    assert restore_masked({"hooks": left}, alike)["hooks"] == [{"token": "same"}] * len(left)
 
 
 ANN, BOB = {"name": "ann", "password": "of ann"}, {"name": "bob", "password": "of bob"}
@@ -78,13 +78,13 @@ def masked(name: str) -> dict[str, str]:
 def test_nobody_gets_the_secret_of_another(left: list[Any], at: int) -> None:
     """An entry that was not shown like this has the secret of its place only where none has moved."""
     with pytest.raises(InvalidInput, match="added, removed or moved; write it out") as refused:
-        unmasked({"users": left}, {"users": [ANN, BOB]})
+        restore_masked({"users": left}, {"users": [ANN, BOB]})
     assert refused.value.field == f"payload.users[{at}]"
 
 
 def test_entries_are_edited_where_they_stand_and_moved_as_they_are() -> None:
     def users(*left: Any) -> Any:
-        return unmasked({"users": list(left)}, {"users": [ANN, BOB]})["users"]
+        return restore_masked({"users": list(left)}, {"users": [ANN, BOB]})["users"]
 
     fresh = {"name": "carl", "password": "new"}
     assert users(masked("anna"), masked("bob")) == [{**ANN, "name": "anna"}, BOB]
@@ -106,7 +106,7 @@ def host(name: str, retries: int, **more: Any) -> dict[str, Any]:
 
 def test_what_moved_and_changed_is_known_by_what_else_it_says() -> None:
     def hosts(*left: Any) -> list[Any]:
-        found: Any = unmasked({"hosts": list(left)}, {"hosts": HOSTS})
+        found: Any = restore_masked({"hosts": list(left)}, {"hosts": HOSTS})
         return [(one["host"], one["token"], one["retries"]) for one in found["hosts"]]
 
     assert hosts(host("b", 3), host("a", 3)) == [("b", "of b", 3), ("a", "of a", 3)]
@@ -132,13 +132,13 @@ def test_what_moved_and_changed_is_known_by_what_else_it_says() -> None:
 )
 def test_which_of_several_changed_ones_is_meant_is_not_guessed(left: list[Any], at: int, why: str) -> None:
     with pytest.raises(InvalidInput, match=f"{why}; write it out") as refused:
-        unmasked({"hosts": left}, {"hosts": HOSTS})
+        restore_masked({"hosts": left}, {"hosts": HOSTS})
     assert refused.value.field == f"payload.hosts[{at}]"
 
 
 def test_where_all_hide_the_same_any_place_is_right() -> None:
     alike = [{**one, "token": "same"} for one in HOSTS]
-    found: Any = unmasked({"hosts": [host("c", 3), host("d", 3)]}, {"hosts": alike})
+    found: Any = restore_masked({"hosts": [host("c", 3), host("d", 3)]}, {"hosts": alike})
     assert [one["token"] for one in found["hosts"]] == ["same", "same"]
 
 
@@ -184,7 +184,7 @@ def edits(draw: st.DrawFn) -> tuple[list[Any], list[Any], list[Any]]:
 def test_no_entry_gets_a_secret_that_it_did_not_have(edit: tuple[list[Any], list[Any], list[Any]]) -> None:
     entries, left, origins = edit
     try:
-        found: Any = unmasked({"list": left}, {"list": entries})
+        found: Any = restore_masked({"list": left}, {"list": entries})
     except InvalidInput:
         return
     for entry, one, origin in zip(left, found["list"], origins, strict=True):
@@ -202,9 +202,9 @@ def test_no_entry_gets_a_secret_that_it_did_not_have(edit: tuple[list[Any], list
 )
 def test_no_edit_of_a_name_shows_the_secret(given_payload: Any, edited: Any, field: str) -> None:
     with pytest.raises(InvalidInput, match="shown under this name") as refused:
-        unmasked({"h": edited}, {"h": given_payload})
+        restore_masked({"h": edited}, {"h": given_payload})
     assert refused.value.field == field
-    assert unmasked({"h": redact(given_payload)}, {"h": given_payload}) == {"h": given_payload}
+    assert restore_masked({"h": redact(given_payload)}, {"h": given_payload}) == {"h": given_payload}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_no_edit_of_a_name_shows_the_secret(given_payload: Any, edited: Any, fie
 )
 def test_a_mask_that_nothing_stands_behind_is_refused_by_its_place(edited: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        unmasked(edited, GIVEN)
+        restore_masked(edited, GIVEN)
     assert refused.value.field == field
 
 
@@ -235,4 +235,4 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["a", "token", "x"]), JSON, max_size=3))
 def test_what_nobody_edits_stays_as_it_was(given_payload: dict[str, Any]) -> None:
-    assert unmasked(redact(given_payload), given_payload) == given_payload
+    assert restore_masked(redact(given_payload), given_payload) == given_payload

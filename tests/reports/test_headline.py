@@ -21,8 +21,8 @@ from redrive.reports.needs import (
     Pile,
     Snapshot,
     Stalled,
+    list_stalled,
     needs,
-    stalled,
     stalled_limit,
 )
 from redrive.reports.queue_numbers import QueueNumbers
@@ -63,7 +63,7 @@ def test_the_gravest_is_said_first() -> None:
         overdue=[Pile(1, job(because="deferred"))],
         unattended=[Pile(3, job(run_at=NOW - 900))],
         left_behind=[LeftBehind("box-7-ab", "box", True, NOW - 90, ("j" * 32,), ("send",))],
-        stalled=[Stalled(job(), NOW - 3600, 900.0)],
+        list_stalled=[Stalled(job(), NOW - 3600, 900.0)],
         blocked=[Blocked("w1", "send")],
         spooled=7,
         disk_free=1024,
@@ -105,8 +105,8 @@ def test_a_task_may_take_ten_times_as_long_as_usual_and_at_least_a_quarter_of_an
 def test_a_job_is_stalled_by_its_own_limit_or_the_usual_one() -> None:
     one, two = job(id="1" * 32), job(id="2" * 32)
     quiet = [Quiet(one, NOW - 1000), Quiet(two, NOW - 1000)]
-    assert [each.job.id for each in stalled(quiet, {one.id: float("inf")}, NOW)] == [two.id]
-    assert [each.job.id for each in stalled(quiet, {one.id: 10.0, two.id: 2000.0}, NOW)] == [one.id]
+    assert [each.job.id for each in list_stalled(quiet, {one.id: float("inf")}, NOW)] == [two.id]
+    assert [each.job.id for each in list_stalled(quiet, {one.id: 10.0, two.id: 2000.0}, NOW)] == [one.id]
 
 
 def test_a_paused_queue_that_is_full_is_to_be_resumed() -> None:

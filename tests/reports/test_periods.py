@@ -25,9 +25,9 @@ from redrive.reports.periods import (
     headline,
     hours_of,
     months,
+    name_strategy,
     percent,
     report,
-    tried,
     weeks,
 )
 
@@ -205,8 +205,8 @@ def test_the_headline_of_a_period() -> None:
 
 
 def test_strategies_in_words() -> None:
-    assert tried("compress_context+set_model") == "compress context + set model"
-    assert tried("bury") == "redriven as it was"
+    assert name_strategy("compress_context+set_model") == "compress context + set model"
+    assert name_strategy("bury") == "redriven as it was"
 
 
 def test_advice_names_what_does_not_pay_and_what_grew() -> None:

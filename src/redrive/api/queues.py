@@ -12,7 +12,7 @@ from redrive.engine.queue_pauses import Switch, paused_queues, switched
 from redrive.errors import InvalidInput
 from redrive.jobs.lookup import SOMEBODY
 from redrive.reports.gather_workforce import paces
-from redrive.reports.queue_numbers import QueueView, viewed
+from redrive.reports.queue_numbers import QueueView, with_paces
 from redrive.reports.workforce import Paces
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Queues:
 
     async def list(self) -> builtins.list[QueueView]:
         """List every queue as it is now, with how long its last successes waited and took, and the day's failures."""
-        return viewed(await self._watch.numbers(), await self.paces())
+        return with_paces(await self._watch.numbers(), await self.paces())
 
     async def paces(self) -> Paces:
         """Measure how fast every queue goes: it costs more than the numbers, which may be read more often."""

@@ -23,7 +23,7 @@ from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters.bulk_run import RedriveRun
 from redrive.deadletters.filters import filter_of_many
 from redrive.deadletters.orders import SIZE, Order
-from redrive.deadletters.redrives.moves import before_key, is_deferred, recalled_for
+from redrive.deadletters.redrives.moves import before_key, is_deferred, reason_to_recall
 from redrive.deadletters.triage import (
     ACT,
     ACT_BEFORE,
@@ -112,7 +112,7 @@ class Acts:
         return put.kind, put.key, document.value.decode() if document is not None else None
 
     async def _recall(self, job: Job, order: Order) -> None:
-        move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=recalled_for(order))
+        move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=reason_to_recall(order))
         await commit_each(self._core.store, [move])
 
     # -- many
@@ -163,7 +163,7 @@ class Acts:
     async def _in_one_commit(self, order: Order, ids: Sequence[str]) -> int:
         async def decide() -> Proposal[int]:
             now = self._core.clock.now()
-            decided = _decided(order, await self._core.store.get(ids), now)
+            decided = _decide_each(order, await self._core.store.get(ids), now)
             return _act_on(order, decided, len(ids), now) if decided else Proposal("act", 0)
 
         try:
@@ -177,17 +177,17 @@ class Acts:
     async def matching(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> int:
         chosen = filter_of_many(verb, ids, filters, all=all)
         if chosen is None:
-            return len(await self._found(ids))
+            return len(await self._find_ids(ids))
         return sum((await self._core.store.count(chosen)).values())
 
     async def meant(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
         """The ids of all that a verb would be about, as things are now."""
         chosen = filter_of_many(verb, ids, filters, all=all)
         if chosen is None:
-            return await self._found(ids)
+            return await self._find_ids(ids)
         return [job.id async for jobs in pages(self._core.store, chosen, PAGE) for job in jobs]
 
-    async def _found(self, ids: Sequence[str]) -> list[str]:
+    async def _find_ids(self, ids: Sequence[str]) -> list[str]:
         """Every id in full; a part that only one job has is enough."""
         known: set[str] = set()
         for start in range(0, len(ids), SIZE):
@@ -218,10 +218,10 @@ class Acts:
         """Lists the latest acts first: acts on jobs, and the resolving or ignoring of groups that still holds."""
         acts = [kept.value for kept in await ACT.all(self._core.store)]
         acts += [act_of(run) for run in await self._redrives.acts()]
-        acts += await self._said_of_groups()
+        acts += await self._acts_on_groups()
         return sorted(acts, key=lambda act: (-act.at, act.id))[:limit]
 
-    async def _said_of_groups(self) -> Iterable[Act]:
+    async def _acts_on_groups(self) -> Iterable[Act]:
         from redrive.deadletters.group_alerts import GROUP_STATE
 
         for_now = []
@@ -272,7 +272,7 @@ def act_of(run: RedriveRun) -> Act:
     )  # fmt: skip
 
 
-def _decided(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Job, Decided]]:
+def _decide_each(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Job, Decided]]:
     found = []
     for job in jobs:
         try:

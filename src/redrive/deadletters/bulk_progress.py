@@ -53,19 +53,19 @@ def room(run: RedriveRun, now: float, most: int = CHUNK) -> int:
     if run.state not in GOING:
         return 0
     if run.rate is not None:
-        most = min(most, int(_refilled(run, now).saved))
+        most = min(most, int(_refill(run, now).saved))
     if run.state == "canary" and run.canary is not None:
         most = min(most, run.canary.size - run.canary.moved)
     return max(0, min(most, run.left))
 
 
-def paced(run: RedriveRun) -> bool:
+def waits_for_time(run: RedriveRun) -> bool:
     """Whether only time is wanting for the next move."""
     waits_for_canary = run.state == "canary" and run.canary is not None and run.canary.moved >= run.canary.size
     return run.state in GOING and run.rate is not None and bool(run.left) and not waits_for_canary
 
 
-def _refilled(run: RedriveRun, now: float) -> Pace:
+def _refill(run: RedriveRun, now: float) -> Pace:
     """A clock that went back allows nothing, and counts from where it is."""
     pace, rate = run.pace or Pace(now), run.rate or 0.0
     saved = pace.saved + max(0.0, now - pace.at) * rate
@@ -75,7 +75,7 @@ def _refilled(run: RedriveRun, now: float) -> Pace:
 # ---- what a step has done
 
 
-def noted(
+def record_items(
     run: RedriveRun, number: int, before: Sequence[RunItem], after: Sequence[RunItem], now: float, *, took: int = 0
 ) -> RedriveRun:
     """The run once these items of chunk `number` became so; `took` items were taken for the first time."""
@@ -90,12 +90,12 @@ def noted(
     open_in[number] += moved - ended
     return msgspec.structs.replace(
         run,
-        **_added(run, totals),
-        by_group=_scored(run.by_group, [item for _, item in changed]),
+        **_add_counts(run, totals),
+        by_group=_update_scores(run.by_group, [item for _, item in changed]),
         skipped_because=_reasons(
             run.skipped_because, [item.why or "" for _, item in changed if item.status == "skipped"]
         ),
-        canary=_watched(run.canary, changed),
+        canary=_update_canary(run.canary, changed),
         unjudged=run.unjudged + sum((item.why or "").startswith(UNJUDGED) for _, item in changed),
         position=run.position + took,
         open_in=tuple(open_in),
@@ -107,16 +107,16 @@ def noted(
 _COUNTS: Final[tuple[ItemStatus, ...]] = ("moved", "skipped", "succeeded", "failed_again", "discarded")
 
 
-def _added(counts: RedriveRun | GroupScore, totals: Counter[ItemStatus]) -> dict[str, Any]:
+def _add_counts(counts: RedriveRun | GroupScore, totals: Counter[ItemStatus]) -> dict[str, Any]:
     return {name: getattr(counts, name) + totals[name] for name in _COUNTS if totals[name]}
 
 
-def _scored(scores: Sequence[GroupScore], changed: Sequence[RunItem]) -> tuple[GroupScore, ...]:
+def _update_scores(scores: Sequence[GroupScore], changed: Sequence[RunItem]) -> tuple[GroupScore, ...]:
     by_group: dict[int, Counter[ItemStatus]] = {}
     for item in changed:
         by_group.setdefault(item.group, Counter())[item.status] += 1
     return tuple(
-        msgspec.structs.replace(score, **_added(score, by_group[place])) if place in by_group else score
+        msgspec.structs.replace(score, **_add_counts(score, by_group[place])) if place in by_group else score
         for place, score in enumerate(scores)
     )
 
@@ -135,7 +135,7 @@ def reasons(found: Iterable[str]) -> dict[str, int]:
     return dict(sorted(_reasons({}, list(found)).items(), key=lambda pair: -pair[1]))
 
 
-def _watched(canary: Canary | None, changed: Sequence[tuple[int, RunItem]]) -> Canary | None:
+def _update_canary(canary: Canary | None, changed: Sequence[tuple[int, RunItem]]) -> Canary | None:
     if canary is None or canary.verdict is not None:
         return canary
     totals = Counter(item.status for place, item in changed if place >= canary.start)
@@ -150,7 +150,7 @@ def _watched(canary: Canary | None, changed: Sequence[tuple[int, RunItem]]) -> C
 def _spent(run: RedriveRun, moved: int, now: float) -> Pace | None:
     if run.rate is None:
         return None
-    pace = _refilled(run, now)
+    pace = _refill(run, now)
     return Pace(pace.at, pace.saved - moved)
 
 
@@ -167,7 +167,7 @@ def defective(before: RedriveRun, after: RedriveRun) -> bool:
 # ---- what follows from it
 
 
-def judged(canary: Canary, left: int) -> Verdict | None:
+def judge_canary(canary: Canary, left: int) -> Verdict | None:
     """As soon as nothing can change it. Where nothing is left to move, those that moved are the whole canary."""
     size = canary.size if left else canary.moved
     if not size:
@@ -178,41 +178,41 @@ def judged(canary: Canary, left: int) -> Verdict | None:
     return "passed" if canary.succeeded >= needed else None
 
 
-def turned(run: RedriveRun, now: float) -> RedriveRun:
+def advance(run: RedriveRun, now: float) -> RedriveRun:
     """The run in the state that its numbers call for; itself where that is the one it is in."""
-    run = _judged(run, now)
+    run = _apply_verdict(run, now)
     if run.words and not run.left:
         run = msgspec.structs.replace(run, words={})  # nothing needs them any more, and they may tell of jobs
     if run.state in GOING and not run.left:
         run = msgspec.structs.replace(run, state="settling")
-    if run.state == "settling" and (not run.open or _waited(run, now)):
+    if run.state == "settling" and (not run.open or _has_waited(run, now)):
         still = f"{run.open} still open" if run.open else None
-        return _told(run, RunLine(now, "finished", REDRIVE, still), state="finished", ended_at=now)
-    if run.state == "cancelled" and not run.over and (not run.open or _waited(run, now)):
+        return _add_to_story(run, RunLine(now, "finished", REDRIVE, still), state="finished", ended_at=now)
+    if run.state == "cancelled" and not run.over and (not run.open or _has_waited(run, now)):
         return msgspec.structs.replace(run, ended_at=now)
     return run
 
 
-def _judged(run: RedriveRun, now: float) -> RedriveRun:
+def _apply_verdict(run: RedriveRun, now: float) -> RedriveRun:
     """A canary that failed stops the rest, where there is a rest; one that passed lets it go."""
     canary = run.canary
-    if canary is None or canary.verdict is not None or (verdict := judged(canary, run.left)) is None:
+    if canary is None or canary.verdict is not None or (verdict := judge_canary(canary, run.left)) is None:
         return run
     canary = msgspec.structs.replace(canary, verdict=verdict, judged_at=now)
     said = RunLine(now, f"canary {verdict}", REDRIVE, f"{canary.score}, {canary.pass_rate:.0%} had to")
     if run.state != "canary" or not run.left:
-        return _told(run, said, canary=canary)
+        return _add_to_story(run, said, canary=canary)
     if verdict == "passed":
-        return _told(run, said, canary=canary, state="moving")
-    return _told(run, said, canary=canary, state="paused", paused_in="canary", reason=canary.text)
+        return _add_to_story(run, said, canary=canary, state="moving")
+    return _add_to_story(run, said, canary=canary, state="paused", paused_in="canary", reason=canary.text)
 
 
-def _waited(run: RedriveRun, now: float) -> bool:
+def _has_waited(run: RedriveRun, now: float) -> bool:
     last = run.moved_at if run.moved_at is not None else run.at
     return now - last >= SETTLES_SECONDS
 
 
-def _told(run: RedriveRun, said: RunLine, **changes: Any) -> RedriveRun:
+def _add_to_story(run: RedriveRun, said: RunLine, **changes: Any) -> RedriveRun:
     return msgspec.structs.replace(run, story=(*run.story, said)[-STORY_KEPT:], **changes)
 
 
@@ -224,7 +224,7 @@ def paused(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun
     if run.state not in GOING:
         return None
     reason = f"paused by {who}" + (f": {why}" if why else "")
-    return _told(run, RunLine(now, "paused", who, why), state="paused", paused_in=run.state, reason=reason)
+    return _add_to_story(run, RunLine(now, "paused", who, why), state="paused", paused_in=run.state, reason=reason)
 
 
 def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int | None = None) -> RedriveRun | None:
@@ -245,7 +245,7 @@ def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int 
         changes |= {"state": "canary", "canary": fresh}
     elif canary is None and last is not None and last.verdict is None:
         changes["state"] = run.paused_in or "moving"
-    return _told(run, RunLine(now, "resumed", who, why), **changes)
+    return _add_to_story(run, RunLine(now, "resumed", who, why), **changes)
 
 
 def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
@@ -253,7 +253,7 @@ def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> Redrive
     if run.state not in HOLDS_GROUPS:
         return None
     reason = f"cancelled by {who}" + (f": {why}" if why else "")
-    return turned(_told(run, RunLine(now, "cancelled", who, why), state="cancelled", reason=reason), now)
+    return advance(_add_to_story(run, RunLine(now, "cancelled", who, why), state="cancelled", reason=reason), now)
 
 
 def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
@@ -261,4 +261,4 @@ def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
     if run.over:
         return run
     reason = f"taken back by {who}"
-    return _told(run, RunLine(now, "taken back", who), state="cancelled", reason=reason, ended_at=now, words={})
+    return _add_to_story(run, RunLine(now, "taken back", who), state="cancelled", reason=reason, ended_at=now, words={})

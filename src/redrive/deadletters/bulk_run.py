@@ -124,7 +124,7 @@ def spread(items: Sequence[tuple[str, int]], canary: int) -> list[tuple[str, int
     return [items[place] for place in first] + [item for place, item in enumerate(items) if place not in taken]
 
 
-def estimated(usages: Sequence[Usage | None], number: int) -> Estimate | None:
+def estimate_usage(usages: Sequence[Usage | None], number: int) -> Estimate | None:
     """Scales the mean of a sample to all jobs; jobs that reported nothing (None) do not count."""
     told = [usage for usage in usages if usage is not None]
     if not told:
@@ -183,12 +183,12 @@ class ItemPage(msgspec.Struct, frozen=True):
     """False for a redrive of long ago: only its scorecard is still there."""
 
 
-def viewed(run: RedriveRun, item: RunItem) -> ItemView:
+def view_item(run: RedriveRun, item: RunItem) -> ItemView:
     group = run.by_group[item.group]
     return ItemView(item.id, group.fingerprint, group.task, item.status, item.why)
 
 
-def chunked(items: Sequence[tuple[str, int]]) -> list[tuple[RunItem, ...]]:
+def split_into_chunks(items: Sequence[tuple[str, int]]) -> list[tuple[RunItem, ...]]:
     return [
         tuple(RunItem(id, group) for id, group in items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)
     ]
@@ -415,7 +415,7 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
 REDRIVE: Final = Kind[RedriveRun]("redrive", RedriveRun)
 
 
-def begun(
+def new_run(
     id: str,
     now: float,
     *,

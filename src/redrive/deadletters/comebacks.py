@@ -274,7 +274,7 @@ class Comebacks:
     async def _verdict(self, job: Job) -> Verdict:
         """Whether it comes back now. A process without its task's code leaves it to one that has it."""
         handler = self._core.registry.handlers.get(job.task)
-        if handler is None or job.state is not State.dead or job.queue in self._paused or self._parked(job):
+        if handler is None or job.state is not State.dead or job.queue in self._paused or self._is_parked(job):
             return LATER
         why = await self._forbidden(job, handler)
         if why is not None:
@@ -287,7 +287,7 @@ class Comebacks:
         ready = preflight(back, handler, self._core.registry, now)
         return ForPerson(f"it would die again: {ready.why}") if isinstance(ready, NotReady) else Go(changes)
 
-    def _parked(self, job: Job) -> bool:
+    def _is_parked(self, job: Job) -> bool:
         breaker = self._breakers.get(job.held_for or "")
         return breaker is not None and verdict(breaker, job.id, self._core.clock.now()) == "park"
 

@@ -24,14 +24,14 @@ from redrive.deadletters.input_edits import (
     PatchError,
     PatchPreview,
     PatchSample,
+    apply_patch,
     field_error,
     fields_of,
-    patched,
     taint_of,
 )
 from redrive.deadletters.orders import Order, check_fits, difference, forgotten, input_now, make_order, text_of
 from redrive.deadletters.redrives.moves import is_deferred
-from redrive.deadletters.redrives.selection import filter_in_words, judged, sealed_token, select, without_id
+from redrive.deadletters.redrives.selection import filter_in_words, judge_job, select, token_of_seal, without_id
 from redrive.deadletters.triage import GONE
 from redrive.deadletters.verbs import VERBS
 from redrive.engine.approvals import questions_of
@@ -60,7 +60,7 @@ async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) 
     errors = _errors(core, job, payload) or await _refusal(core, acts, job, payload)
     unusable = any(error.field == "payload" for error in errors)
     lines = [] if unusable else difference(core, job, payload)
-    voided = await _voided(core, job)
+    voided = await _list_voided(core, job)
     effects = await _effects(core, job)
     ok = not errors
     text = _summary(errors, lines, voided, effects)
@@ -95,14 +95,14 @@ class _Tally:
         self.refused: Counter[str] = Counter()
 
     def judge(self, job: Job) -> None:
-        payload = patched(input_now(job), self.patch)
+        payload = apply_patch(input_now(job), self.patch)
         if isinstance(payload, dict) and (wrong := _errors(self._core, job, payload)):
             self.errors.update({(error.field, error.problem) for error in wrong})
             return
         dead = (
             lifecycle.recalled(job, self._now, who=SOMEBODY, why=None).after(job.version) if is_deferred(job) else job
         )
-        found = judged(self._order, dead, self._now, unknown_too=self._unknown_too)
+        found = judge_job(self._order, dead, self._now, unknown_too=self._unknown_too)
         if isinstance(found, str):
             self.refused[without_id(found, job).removeprefix("payload: ")] += 1
             return
@@ -122,7 +122,7 @@ async def preview_many(
         return await _preview_some(core, redrives, tally, chosen, filters)
     selection = await select(core, ids, filters, all=all, verb="edit", judge=tally.judge)
     running = await redrives.in_the_way(selection.fingerprints)
-    return await _told(core, tally, len(selection), selection.chosen, selection.token, running)
+    return await _make_preview(core, tally, len(selection), selection.chosen, selection.token, running)
 
 
 async def _preview_some(
@@ -135,14 +135,16 @@ async def _preview_some(
     page = await core.store.find(chosen, limit=FIRST, oldest=True)
     for job in page.jobs:
         tally.judge(job)
-    found = await _told(core, tally, seal.number, filter_in_words(filters), sealed_token(seal), running)
+    found = await _make_preview(core, tally, seal.number, filter_in_words(filters), token_of_seal(seal), running)
     return msgspec.structs.replace(found, looked_at=len(page.jobs))
 
 
-async def _told(core: Core, tally: _Tally, number: int, chosen: str, token: str, running: list[str]) -> PatchPreview:
+async def _make_preview(
+    core: Core, tally: _Tally, number: int, chosen: str, token: str, running: list[str]
+) -> PatchPreview:
     errors = [PatchError(field, problem, times) for (field, problem), times in tally.errors.most_common(ERRORS)]
     samples = [
-        msgspec.structs.replace(sample, voided=await _voided(core, job))
+        msgspec.structs.replace(sample, voided=await _list_voided(core, job))
         for sample, job in zip(tally.samples, tally.changed, strict=True)
     ]
     return PatchPreview(
@@ -191,7 +193,7 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
 # -- what it would mean
 
 
-async def _voided(core: Core, job: Job) -> list[str]:
+async def _list_voided(core: Core, job: Job) -> list[str]:
     """Consents and approvals that are bound to the input as it is."""
     approvals = [one for one in await questions_of(core.store, job.id) if one.answer == "approved"]
     found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]

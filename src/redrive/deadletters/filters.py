@@ -24,7 +24,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Filters whose values are a fixed list of words; the other filters take any text."""
 
 
-def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> dict[str, Any]:
+def filters_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> dict[str, Any]:
     """Makes the filter of a verb on many: ids, filters, or everything, which must be asked for explicitly."""
     said = {name: value for name, value in filters.items() if value is not None}
     if verb not in ACTS:
@@ -41,7 +41,7 @@ def said_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, a
 
 def filter_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
     """The filter of a verb that is about many; None where ids say which."""
-    said = said_of_many(verb, ids, filters, all=all)
+    said = filters_of_many(verb, ids, filters, all=all)
     return None if ids else make_filter(meant_filter(ACTS[verb], said))
 
 
@@ -66,14 +66,14 @@ def make_filter(said: dict[str, Any]) -> Filter:
         said["states"] = said.pop("state")
     if unknown := said.keys() - set(Filter.__struct_fields__):
         raise InvalidInput(field=min(unknown), problem="is not a filter")
-    return Filter(**{name: _converted(name, value) for name, value in said.items()})
+    return Filter(**{name: _convert(name, value) for name, value in said.items()})
 
 
 _KINDS: Final = {field.name: field.type for field in msgspec.structs.fields(Filter)}
 _EXPECTED: Final = {**dict.fromkeys(TIMES, "a time in seconds since 1970"), "ids": "a list of ids"}
 
 
-def _converted(name: str, value: object) -> Any:
+def _convert(name: str, value: object) -> Any:
     if name == "states":
         return _states(value)
     try:

@@ -108,7 +108,7 @@ def judge(
 ) -> tuple[GroupState, Alert | None]:
     """What the burials since the last judgement mean: `recent` in the last hour, the latest made by `version`."""
     known = state if state is not None else GroupState()
-    seen = _seen(group, known, now)
+    seen = _note_deaths(group, known, now)
     if group.buried <= known.seen_buried:
         return known, None
     found = _breach(group, known, recent, version)
@@ -116,7 +116,7 @@ def judge(
         return seen, None
     kind, because = found
     alert = Alert(kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class)
-    return _changed(seen, "unresolved", GroupLine(now, kind, REDRIVE, because), alerted_at=now), alert
+    return _change_status(seen, "unresolved", GroupLine(now, kind, REDRIVE, because), alerted_at=now), alert
 
 
 def _breach(group: Group, state: GroupState, recent: int, version: str | None) -> tuple[Kind, str] | None:
@@ -163,18 +163,18 @@ def _over(group: Group, state: GroupState, recent: int) -> str | None:
     return None
 
 
-def _seen(group: Group, state: GroupState, now: float) -> GroupState:
+def _note_deaths(group: Group, state: GroupState, now: float) -> GroupState:
     """With the burials since then noted under the hour of the latest."""
     fresh, hour = group.buried - state.seen_buried, int(group.last_at // HOUR)
     if fresh <= 0:
         return state
-    noted = dict(state.hours)
-    noted[hour] = noted.get(hour, 0) + fresh
-    kept = tuple(sorted((at, number) for at, number in noted.items() if at > hour - HOURS_KEPT))
+    hours = dict(state.hours)
+    hours[hour] = hours.get(hour, 0) + fresh
+    kept = tuple(sorted((at, number) for at, number in hours.items() if at > hour - HOURS_KEPT))
     return msgspec.structs.replace(state, seen_buried=group.buried, seen_at=now, hours=kept)
 
 
-def _changed(state: GroupState, status: Status, said: GroupLine, **fields: Any) -> GroupState:
+def _change_status(state: GroupState, status: Status, said: GroupLine, **fields: Any) -> GroupState:
     """Another status: what belonged to the one before is over, and the story has a line more."""
     story = (*state.story, said)[-STORY_KEPT:]
     now = {**_CLEARED, "status": status, "who": said.who, "why": said.why, "story": story}
@@ -184,16 +184,16 @@ def _changed(state: GroupState, status: Status, said: GroupLine, **fields: Any) 
 # ---- what a person says
 
 
-def resolved(
+def resolve(
     group: Group, state: GroupState | None, now: float, *, who: str, why: str | None, in_version: str | None = None
 ) -> GroupState:
     """Marks the group as resolved, in this version or later if one is named; an alert follows if it comes back."""
-    seen = _seen(group, state or GroupState(), now)
+    seen = _note_deaths(group, state or GroupState(), now)
     what = f"resolved in {in_version}" if in_version else "resolved"
-    return _changed(seen, "resolved", GroupLine(now, what, who, why), resolved_at=now, resolved_in=in_version)
+    return _change_status(seen, "resolved", GroupLine(now, what, who, why), resolved_at=now, resolved_in=in_version)
 
 
-def ignored(
+def ignore(
     group: Group,
     state: GroupState | None,
     now: float,
@@ -205,10 +205,10 @@ def ignored(
     count: int | None = None,
 ) -> GroupState:
     """The failure is known and may go on: until then, up to so many an hour, for so many more; else until reopened."""
-    seen = _seen(group, state or GroupState(), now)
+    seen = _note_deaths(group, state or GroupState(), now)
     limits = {"ignored_until": until, "ignored_rate": rate, "ignored_count": count, "ignored_from": group.buried}
     what = f"ignored {_limits(until, rate, count)}".rstrip()
-    return _changed(seen, "ignored", GroupLine(now, what, who, why), ignored_at=now, **limits)
+    return _change_status(seen, "ignored", GroupLine(now, what, who, why), ignored_at=now, **limits)
 
 
 def _limits(until: float | None, rate: float | None, count: int | None) -> str:
@@ -220,13 +220,13 @@ def _limits(until: float | None, rate: float | None, count: int | None) -> str:
     return ", ".join(filter(None, said))
 
 
-def reopened(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
+def reopen(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
     """Reopens the group at a person's request."""
-    seen = _seen(group, state or GroupState(), now)
-    return _changed(seen, "unresolved", GroupLine(now, "reopened", who, why))
+    seen = _note_deaths(group, state or GroupState(), now)
+    return _change_status(seen, "unresolved", GroupLine(now, "reopened", who, why))
 
 
-def noted(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
+def add_note(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
     """A note for the next person; changes nothing else."""
     known = state if state is not None else GroupState()
     story = (*known.story, GroupLine(now, "noted", who, text))[-STORY_KEPT:]
@@ -328,7 +328,7 @@ class Tried(msgspec.Struct, frozen=True):
         return self.worked + self.failed
 
 
-def tried(lessons: Sequence[Lesson]) -> list[Tried]:
+def rank_strategies(lessons: Sequence[Lesson]) -> list[Tried]:
     """Sorts strategies by success, the best first. Strategies that read alike to people count as one."""
     sums: dict[str, tuple[int, int]] = {}
     for lesson in lessons:
@@ -365,10 +365,10 @@ def suggest(
     times = f"{best.worked} of {best.worked + best.failed} times"
     how = in_words(best.strategy)
     if 2 * best.worked >= best.worked + best.failed:
-        return _learned(f"Redriving {how} worked {times}.", "redrive", best)
+        return _suggest_learned(f"Redriving {how} worked {times}.", "redrive", best)
     if best.worked:
-        return _learned(f"Redriving {how} worked only {times}. {advice}", action, best)
-    return _learned(f"Nothing tried so far helps: redriving {how} worked {times}. {advice}", action, best)
+        return _suggest_learned(f"Redriving {how} worked only {times}. {advice}", action, best)
+    return _suggest_learned(f"Nothing tried so far helps: redriving {how} worked {times}. {advice}", action, best)
 
 
 def _promise(lesson: Lesson) -> float:
@@ -376,7 +376,7 @@ def _promise(lesson: Lesson) -> float:
     return (lesson.worked + 1) / (lesson.worked + lesson.failed + 2)
 
 
-def _learned(text: str, action: Action, best: Lesson) -> Suggestion:
+def _suggest_learned(text: str, action: Action, best: Lesson) -> Suggestion:
     return Suggestion(text, action, best.strategy, best.worked, best.worked + best.failed)
 
 
@@ -452,7 +452,7 @@ def view(
     samples: Sequence[Job] = (),
     letter: Job | None = None,
 ) -> GroupView:
-    known = state or _seen(group, GroupState(), now)
+    known = state or _note_deaths(group, GroupState(), now)
     return GroupView(
         group,
         known,

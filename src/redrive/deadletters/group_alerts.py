@@ -91,10 +91,10 @@ class GroupWatch:
     async def look(self) -> None:
         """One round: judge every group with new deaths."""
         now = self._core.clock.now()
-        if changed := await self._changed(now):
+        if changed := await self._list_changed(now):
             await self._judge(changed, now)
 
-    async def _changed(self, now: float) -> list[Group]:
+    async def _list_changed(self, now: float) -> list[Group]:
         """The groups with deaths that this process has not seen judged."""
         store, steady = self._core.store, self._core.clock.monotonic()
         if store is not self._store:
@@ -151,7 +151,7 @@ class GroupWatch:
         group, alert = verdict.group, verdict.alert
         if alert is None:
             return []
-        text, hurts = insight.message(alert, group, await self._suggested(group)), await self._severity(group, alert)
+        text, hurts = insight.message(alert, group, await self._suggest(group)), await self._severity(group, alert)
         title, level = text.partition("; ")[0][:200], LEVELS[alert.kind]
         return [
             Notice(
@@ -160,7 +160,7 @@ class GroupWatch:
             )
         ]  # fmt: skip
 
-    async def _suggested(self, group: Group) -> Suggestion:
+    async def _suggest(self, group: Group) -> Suggestion:
         store = self._core.store
         letter = (await read_latest_dead_letters(store, [group.fingerprint])).get(group.fingerprint)
         return insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
@@ -175,7 +175,7 @@ class GroupWatch:
     async def _announce(self, group: Group, alert: Alert, notice: Notice) -> None:
         """Logs a committed alert and publishes it on the bus."""
         log.warning("%s", notice.text)
-        suggestion = await self._suggested(group)
+        suggestion = await self._suggest(group)
         data = {
             "kind": alert.kind,
             "fingerprint": alert.fingerprint,

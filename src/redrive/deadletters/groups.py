@@ -70,7 +70,7 @@ class Groups:
         await self._look_if_possible()
         groups = await self._core.store.groups() if new is None else [one.group for one in (await self.new()).of(new)]
         found = [group for group in groups if _fits(group, filters)]
-        return await self.ranked(found, await self._dead(found), status=status, limit=limit)
+        return await self.rank(found, await self._dead(found), status=status, limit=limit)
 
     async def new(self) -> Newcomers:
         """Groups that appeared since the last deploy, and in the last hour, and still have dead letters.
@@ -80,7 +80,7 @@ class Groups:
         """
         return await gather_new_groups(self._core)
 
-    async def ranked(
+    async def rank(
         self,
         groups: Sequence[Group],
         dead: Mapping[str | None, int],
@@ -125,7 +125,7 @@ class Groups:
         found = await self._core.store.groups(fingerprints=[fingerprint])
         if not found:
             return None
-        (view,) = await self.ranked(found, await self._dead(found))
+        (view,) = await self.rank(found, await self._dead(found))
         return view
 
     async def first(self) -> GroupView | None:
@@ -172,7 +172,7 @@ class Groups:
         check_texts(in_version=in_version)
         return await self._change(
             fingerprint,
-            lambda group, state, now: insight.resolved(group, state, now, who=who, why=why, in_version=in_version),
+            lambda group, state, now: insight.resolve(group, state, now, who=who, why=why, in_version=in_version),
         )
 
     async def ignore(
@@ -192,7 +192,7 @@ class Groups:
         end = None if until is None else times.later("until", until, self._core.clock.now())
         return await self._change(
             fingerprint,
-            lambda group, state, now: insight.ignored(
+            lambda group, state, now: insight.ignore(
                 group, state, now, who=who, why=why, until=end, rate=rate, count=count
             ),
         )
@@ -201,14 +201,14 @@ class Groups:
         """Unresolved again."""
         check_words(who, why)
         return await self._change(
-            fingerprint, lambda group, state, now: insight.reopened(group, state, now, who=who, why=why)
+            fingerprint, lambda group, state, now: insight.reopen(group, state, now, who=who, why=why)
         )
 
     async def note(self, fingerprint: str, text: str, *, who: str = SOMEBODY) -> GroupView:
         """Adds a note to the group."""
         check_words(who, None)
         check_texts(text=text)
-        return await self._change(fingerprint, lambda _, state, now: insight.noted(state, now, who=who, text=text))
+        return await self._change(fingerprint, lambda _, state, now: insight.add_note(state, now, who=who, text=text))
 
     async def _change(self, fingerprint: str, decide: Decide) -> GroupView:
         """Loads the group, decides and commits, anew where another process was faster."""

@@ -24,7 +24,7 @@ from redrive.retries.remedies import change_name
 # a whole, and a field cannot be set to null.
 
 
-def patched(target: Any, patch: Any) -> Any:
+def apply_patch(target: Any, patch: Any) -> Any:
     """The target with the patch merged in; neither of them is changed."""
     if not isinstance(patch, dict):
         return patch
@@ -33,7 +33,7 @@ def patched(target: Any, patch: Any) -> Any:
         if value is None:
             merged.pop(name, None)
         else:
-            merged[name] = patched(merged.get(name), value)
+            merged[name] = apply_patch(merged.get(name), value)
     return merged
 
 
@@ -54,7 +54,7 @@ def _fields(patch: dict[str, Any], above: str) -> Iterator[str]:
 def patch_between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any] | None:
     """The patch that makes `after` of `before`; None where none does, because a value became null."""
     patch = _between(before, after)
-    return patch if patched(before, patch) == after else None
+    return patch if apply_patch(before, patch) == after else None
 
 
 def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +72,9 @@ def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 # ---- masks: secrets never reach a page, and a mask that is left in place means the value behind it
 
 
-def unmasked(edited: Json, original: Json, field: str = "payload") -> Json:
+def restore_masked(edited: Json, original: Json, field: str = "payload") -> Json:
     """The edited input with the original's secrets back in place. Refuses a mask that nothing stands behind."""
-    found = _restored(edited, original, redact(original), field)
+    found = _restore(edited, original, redact(original), field)
     _stay_hidden(edited, redact(found), field)
     return found
 
@@ -93,11 +93,11 @@ def _stay_hidden(edited: Json, shown: Json, at: str) -> None:
         )
 
 
-def _restored(edited: Json, original: Json, shown: Json, at: str) -> Json:
+def _restore(edited: Json, original: Json, shown: Json, at: str) -> Json:
     if isinstance(edited, str) and edited == shown:
         return original
     if isinstance(edited, Mapping):
-        return {name: _restored(item, *_under(original, shown, name), f"{at}.{name}") for name, item in edited.items()}
+        return {name: _restore(item, *_under(original, shown, name), f"{at}.{name}") for name, item in edited.items()}
     if isinstance(edited, list):
         return _entries(edited, original, shown, at)
     if isinstance(edited, str) and MASK in edited:
@@ -114,7 +114,7 @@ def _under(original: Json, shown: Json, name: str) -> tuple[Json, Json]:
 def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> list[Json]:
     """Entries may have moved or changed, or both: none gets a secret that may be another's."""
     if not isinstance(original, list) or not isinstance(shown, list):
-        return [_restored(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
+        return [_restore(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
     pairing = _Pairing(_Shown(original, shown), edited)
     found = []
     for index, item in enumerate(edited):
@@ -123,7 +123,7 @@ def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> li
             problem = f"it is not clear which secret {MASK} stands for here, as {pairing.reason}; write it out"
             raise InvalidInput(field=f"{at}[{index}]", problem=problem)
         value, seen = (original[place], shown[place]) if place < len(shown) else (None, _NOTHING)
-        found.append(_restored(item, value, seen, f"{at}[{index}]"))
+        found.append(_restore(item, value, seen, f"{at}[{index}]"))
     return found
 
 
@@ -369,7 +369,7 @@ def _chain(failure: Failure | None) -> Iterator[Failure]:
         failure = failure.cause
 
 
-def quoted(payload: Json, texts: Sequence[str]) -> list[str]:
+def find_quoted(payload: Json, texts: Sequence[str]) -> list[str]:
     """The fields of an input that repeat what came from outside."""
     pieces = {piece for said in texts for piece in _pieces(" ".join(said.split()), LEAST_QUOTE // 2)}
     if not pieces:
@@ -397,7 +397,7 @@ def taint_of(job: Job, payload: Json) -> list[str]:
     """Lists texts that come from outside and must not be taken for instructions, as far as redrive can tell."""
     told = [
         f"{path} repeats text of a failure, which came from outside: it stays marked as untrusted"
-        for path in sorted(quoted(payload, outside_texts(job)))
+        for path in sorted(find_quoted(payload, outside_texts(job)))
     ]
     for change in decode(job.changes_json):
         if getattr(change, "tainted", False):

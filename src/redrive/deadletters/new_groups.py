@@ -100,7 +100,7 @@ def when(new: Newcomers, which: New) -> str:
     return since_deploy(new) if which == "deploy" else "in the last hour"
 
 
-def named(found: Sequence[Newcomer]) -> str:
+def name_groups(found: Sequence[Newcomer]) -> str:
     """`fetch: ConnectError (12), score: KeyError (1) and 3 more`"""
     said = ", ".join(f"{clipped(one.what, TEXT)} ({one.dead:,})" for one in found[:NAMED])
     return f"{said} and {len(found) - NAMED} more" if len(found) > NAMED else said
@@ -110,7 +110,7 @@ def in_lines(new: Newcomers) -> list[str]:
     """A line for each of both that has any; one line where none has."""
     asked: tuple[New, ...] = ("deploy", "hour")
     lines = [
-        f"{counted(len(found), 'new group')} {when(new, which)}: {named(found)}"
+        f"{counted(len(found), 'new group')} {when(new, which)}: {name_groups(found)}"
         for which in asked
         if (found := new.of(which))
     ]

@@ -20,7 +20,7 @@ from redrive.core.store import Put, Store
 from redrive.core.times import later
 from redrive.core.workflow import OUTPUT
 from redrive.deadletters import verbs
-from redrive.deadletters.input_edits import fields_of, outside_texts, quoted
+from redrive.deadletters.input_edits import fields_of, find_quoted, outside_texts
 from redrive.deadletters.verbs import NOTE_LIMIT, Decided, Verb
 from redrive.engine.effects import effects_of
 from redrive.engine.effects import forgotten as forgotten_effect
@@ -253,7 +253,7 @@ def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, w
     if not difference(core, job, given):
         raise InvalidInput(field="payload", problem="is the same as before: redrive it as it is")
     edit = change.make_edit(given, who, why)
-    if quoted(given, outside_texts(job)):
+    if find_quoted(given, outside_texts(job)):
         edit = msgspec.structs.replace(edit, tainted=True)
     return change.fields_of_next_run(merge(decode(job.changes_json), [edit]), None, None)
 

@@ -20,7 +20,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.store import Put
 from redrive.deadletters.acts import GROUP, Acts, items_key
 from redrive.deadletters.bulk_run import CHUNK, REDRIVE, UNDO, RedriveRun, RunItem
-from redrive.deadletters.redrives.moves import before_key, restored
+from redrive.deadletters.redrives.moves import before_key, restore_documents
 from redrive.deadletters.triage import (
     ACT,
     ACT_BEFORE,
@@ -35,7 +35,7 @@ from redrive.deadletters.triage import (
     Refused,
     untouched,
 )
-from redrive.deadletters.verbs import JOB_NOTE, VERBS, Back, taken_back
+from redrive.deadletters.verbs import JOB_NOTE, VERBS, Back, take_back
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Undoing:
         run, now = loaded.run, self._core.clock.now()
         if run.undo_id is not None:
             return run.undo_id
-        items = [item async for chunk in self._redrives.chunks(run) for item in _moved(chunk)]
+        items = [item async for chunk in self._redrives.chunks(run) for item in _moved_items(chunk)]
         undo = RedriveRun(
             new_id(now, secrets.randbits(74)),
             "moving",
@@ -111,12 +111,12 @@ class Undoing:
         )
         chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
         try:
-            await self._redrives.launch(undo, chunks, beside=partial(self._named, run.id, undo.id, who))
+            await self._redrives.launch(undo, chunks, beside=partial(self._name_undo_run, run.id, undo.id, who))
         except _BegunElsewhere as other:
             return other.undo_id
         return undo.id
 
-    async def _named(self, act_id: str, undo_id: str, who: str) -> tuple[Put]:
+    async def _name_undo_run(self, act_id: str, undo_id: str, who: str) -> tuple[Put]:
         """The act with the run that takes it back. Workers count what its jobs became, so it changes all the time."""
         loaded = await self._redrives.run_of(act_id)
         if loaded is None:
@@ -180,8 +180,8 @@ class Undoing:
             elif not untouched(job, act.verb, chunk.at):
                 left.append(Refused(job.id, f"it was changed since: it is {job.state}"))
             else:
-                moves.append(taken_back(VERBS[act.verb], Back(job, await self._before(item), now, who, why)))
-                puts += restored(item.documents)
+                moves.append(take_back(VERBS[act.verb], Back(job, await self._before(item), now, who, why)))
+                puts += restore_documents(item.documents)
         return moves, puts, left
 
     async def _before(self, item: ActItem) -> dict[str, Json]:
@@ -200,7 +200,7 @@ class Undoing:
         return Acted(UNDO, act_id, 1, 1)
 
 
-def _moved(items: Iterable[RunItem]) -> Iterable[RunItem]:
+def _moved_items(items: Iterable[RunItem]) -> Iterable[RunItem]:
     """The items that an act moved, as items of the run that takes it back."""
     for item in items:
         if item.status not in ("pending", "skipped"):

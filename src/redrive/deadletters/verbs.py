@@ -19,7 +19,7 @@ from redrive.core.job import At, Job, Json, Lane, State
 from redrive.core.lifecycle import DEFERRED, Transition
 from redrive.core.store import Put
 from redrive.core.view import Shown
-from redrive.deadletters.input_edits import patched
+from redrive.deadletters.input_edits import apply_patch
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, JobNotReady
 from redrive.retries.changes import SetAgent, decode, merge
 
@@ -214,7 +214,7 @@ def _edit(asked: Asked) -> Transition:
     """A whole input for one job, the same patch for many."""
     payload = asked.words.get("payload")
     if payload is None:
-        payload = patched(asked.able.input_now(asked.job), asked.words["patch"])
+        payload = apply_patch(asked.able.input_now(asked.job), asked.words["patch"])
         if not isinstance(payload, dict):
             raise JobNotReady("the patch does not leave an object", job_id=asked.job.id)
     changed = asked.able.changed_input(asked.job, payload, asked.who, asked.why)
@@ -262,34 +262,34 @@ def _purge(asked: Asked) -> Transition:
 # ---- ways back
 
 
-def _let_go_again(back: Back) -> Transition:
+def _discard_again(back: Back) -> Transition:
     move = lifecycle.discarded(back.job, back.at, who=back.who, why=back.why)
     return _with(move, {"because": back.before.get("because")})
 
 
-def _in_its_lane(back: Back) -> Transition:
+def _back_to_lane(back: Back) -> Transition:
     lane: Lane = "delayed" if back.before.get("lane") == "delayed" else "manual"
     move = lifecycle.rerouted(back.job, back.at, lane=lane, who=back.who, why=back.why)
     return _with(move, {**move.set, **back.before, "lane": lane})
 
 
-def _not_deferred(back: Back) -> Transition:
+def _end_deferral(back: Back) -> Transition:
     move = lifecycle.recalled(back.job, back.at, who=back.who, why=back.why)
     return _with(move, {**move.set, **back.before})
 
 
-def _deferred_again(back: Back) -> Transition:
+def _defer_again(back: Back) -> Transition:
     job = back.job
     return lifecycle.deferred(job, back.at, owner=job.owner or back.who, until=job.run_at, who=back.who, why=back.why)
 
 
-def _restored(back: Back) -> Transition:
+def _restore_discarded(back: Back) -> Transition:
     return _with(lifecycle.restored(back.job, back.at, who=back.who, why=back.why), back.before)
 
 
-def _dead_again(back: Back) -> Transition:
+def _make_dead_again(back: Back) -> Transition:
     """Makes the job a dead letter as before, without counting another death: it has not run since."""
-    trouble = {**_last_words(back.job), **back.before}
+    trouble = {**_last_error(back.job), **back.before}
     return lifecycle.recalled(back.job, back.at, who=back.who, why=back.why, trouble=trouble)
 
 
@@ -298,7 +298,7 @@ def _with(move: Transition, before: Mapping[str, object]) -> Transition:
     return msgspec.structs.replace(move, set=dict(before))
 
 
-def _last_words(job: Job) -> dict[str, Json]:
+def _last_error(job: Job) -> dict[str, Json]:
     """Reads error and recommendation from the last failure, for acts that did not keep them."""
     last = next((one for one in reversed(job.history) if one.failure is not None), None)
     failure, cause = last.failure if last else None, last.cause if last else None
@@ -308,7 +308,7 @@ def _last_words(job: Job) -> dict[str, Json]:
     return {"error": failure.summary if failure else None, "recommendation": own or advice}
 
 
-def taken_back(verb: Verb, back: Back) -> Transition:
+def take_back(verb: Verb, back: Back) -> Transition:
     """The move that puts a job where it was before the act.
 
     One whose time to come back has passed is left to the person who acts, or it would be off again at once.
@@ -377,7 +377,7 @@ TABLE: Final = (
         "redrive", "redriven", "redrove", "Redrive", "Back to the queue: same id, key and history.",
         "Back to its queue: same id, key and history; fresh attempts where they were used up.",
         "Back to their queues: same ids, keys and histories.", "Redriven: it waits for a worker.", "redriven",
-        "redrive status {id}", _redrive, leaves=State.waiting, back=_dead_again, key="r", tool="redrive_failure",
+        "redrive status {id}", _redrive, leaves=State.waiting, back=_make_dead_again, key="r", tool="redrive_failure",
         tool_says="Bring ONE dead letter back to its queue: same id, key and history, fresh attempts. A worker runs it."
         " Do so only after its cause is gone (`explain_failure`). One that may have landed is refused: a person must"
         " look.", spares=check_not_landed,
@@ -388,7 +388,7 @@ TABLE: Final = (
         "Back to its queue with another input. What was enqueued stays on record.",
         "The same fields change in each input, and they go back to their queues. What was enqueued stays on record.",
         "Edited and redriven: it waits for a worker.", "edited and redriven", "redrive status {id}", _edit,
-        (_PAYLOAD, _REPEAT, _PATCH), "Edit {}?", leaves=State.waiting, back=_dead_again, spares=check_not_landed,
+        (_PAYLOAD, _REPEAT, _PATCH), "Edit {}?", leaves=State.waiting, back=_make_dead_again, spares=check_not_landed,
         documents=2,
     ),
     Verb(
@@ -396,7 +396,7 @@ TABLE: Final = (
         "Back to the queue for another agent; consents for the one before do not count for it.",
         "Back to its queue, to be done by another agent.", "Back to their queues, to be done by another agent.",
         "Reassigned: it waits for {agent}.", "is {agent}'s now", "redrive status {id}", _reassign, (_AGENT,),
-        leaves=State.waiting, back=_dead_again, spares=check_not_landed, documents=1,
+        leaves=State.waiting, back=_make_dead_again, spares=check_not_landed, documents=1,
         help="Send it back to the queue for another agent. Consents given for the one before do not count for it.",
     ),
     Verb(
@@ -404,25 +404,26 @@ TABLE: Final = (
         "It is set aside until then, for the named owner.",
         "They are set aside until then, for the named owner.", "Deferred to {owner}: it is back {until}.",
         "deferred to {owner}", "redrive dead recall {id}", _defer, (_OWNER, _UNTIL), leaves=State.held,
-        back=_not_deferred,
+        back=_end_deferral,
         help="Set it aside until then, for an owner. It comes back by itself.",
     ),
     Verb(
         "recall", "recalled", "recalled", "Recall", "Make a deferred job a dead letter again before its time.",
         "A dead letter again, to be seen to now.", "Dead letters again, to be seen to now.", "A dead letter again.",
         "recalled", "redrive dead show {id}", _recall, acts_on=State.held, noun="deferred job", leaves=State.dead,
-        back=_deferred_again, recalls=False,
+        back=_defer_again, recalls=False,
     ),
     Verb(
         "discard", "discarded", "discarded", "Discard", "Discard it. It can be restored.",
-        "It is let go. You can bring it back.", "They are let go. You can bring them back.", "Discarded.",
-        "discarded", "redrive dead restore {id}", _discard, leaves=State.discarded, back=_restored, danger=True,
+        "It ends without running. You can restore it.", "They end without running. You can restore them.", "Discarded.",
+        "discarded", "redrive dead restore {id}", _discard, leaves=State.discarded, back=_restore_discarded,
+        danger=True,
     ),
     Verb(
         "restore", "restored", "restored", "Restore", "Make a discarded job a dead letter again.",
         "A dead letter again, waiting for a person.", "Dead letters again, waiting for a person.",
         "A dead letter again.", "restored", "redrive dead redrive {id}", _restore, acts_on=State.discarded,
-        noun="discarded job", leaves=State.dead, back=_let_go_again,
+        noun="discarded job", leaves=State.dead, back=_discard_again,
     ),
     Verb(
         "move_lane", "moved to the other lane", "moved", "Move lane",
@@ -430,7 +431,7 @@ TABLE: Final = (
         "Where it waits, and whether it comes back by itself.",
         "Where they wait, and whether they come back by themselves.", "In the {lane} lane.", "in the {lane} lane",
         "redrive dead show {id}", _move_lane, (_LANE,), "Move {} to another lane?", leaves=State.dead,
-        back=_in_its_lane, command="lane", short_help="Move it to the other LANE, delayed or manual.",
+        back=_back_to_lane, command="lane", short_help="Move it to the other LANE, delayed or manual.",
         spares=_spare_for_delayed,
         help="Move it to the other LANE: delayed comes back by itself, manual waits for you.",
     ),

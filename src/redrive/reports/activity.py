@@ -146,11 +146,11 @@ def _backwards(left: int, gained: Sequence[int]) -> list[int]:
 def _total(series: Sequence[Series], number: int) -> Series:
     if not series:
         return _flat("", number)
-    flows: dict[str, list[int]] = {flow: _added([one.flows[flow] for one in series]) for flow in FLOWS}
-    return Series("", flows, _added([one.backlog for one in series]))
+    flows: dict[str, list[int]] = {flow: _add_columns([one.flows[flow] for one in series]) for flow in FLOWS}
+    return Series("", flows, _add_columns([one.backlog for one in series]))
 
 
-def _added(columns: Sequence[Sequence[int]]) -> list[int]:
+def _add_columns(columns: Sequence[Sequence[int]]) -> list[int]:
     return [sum(values) for values in zip(*columns, strict=True)]
 
 

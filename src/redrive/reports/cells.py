@@ -13,9 +13,9 @@ Cell = str | bytes | int | float | None
 _NAMES = re.compile(r"[\w-]+")
 
 
-def masked_row(columns: Sequence[str], row: Sequence[Cell]) -> list[Json]:
+def mask_row(columns: Sequence[str], row: Sequence[Cell]) -> list[Json]:
     """The cells of a row for showing: secrets are known by the column's name, by fields of JSON and by their looks."""
-    return [_masked(name, readable(cell)) for name, cell in zip(columns, row, strict=True)]
+    return [_mask_cell(name, readable(cell)) for name, cell in zip(columns, row, strict=True)]
 
 
 def readable(cell: Cell) -> Json:
@@ -28,16 +28,16 @@ def readable(cell: Cell) -> Json:
         return cell.hex()
 
 
-def _masked(column: str, cell: Json) -> Json:
+def _mask_cell(column: str, cell: Json) -> Json:
     """`payload->>'$.password'` is a column whose name tells that its cells are secret."""
     if any(redact({name: cell})[name] == MASK for name in _NAMES.findall(column)):
         return MASK
     if isinstance(cell, str) and cell.lstrip()[:1] in ("{", "["):
-        return _masked_json(cell)
+        return _mask_json(cell)
     return redact(cell)
 
 
-def _masked_json(text: str) -> Json:
+def _mask_json(text: str) -> Json:
     """Masks a JSON text by its fields; text without secrets is returned unchanged."""
     try:
         value = json.loads(text)

@@ -60,11 +60,11 @@ async def look(
         oldest=snapshot.oldest,
         queue=queue,
         deferred=snapshot.deferred,
-        cured=await _cured(core, queue, start, now),
+        cured=await _list_cured(core, queue, start, now),
         ignored=snapshot.ignored,
     )
     page = morning(msgspec.structs.replace(seen, known_classes=await _known_classes(core, seen)), threshold)
-    return without_cured(page, await _left(core, page)) if page.changes else page
+    return without_cured(page, await _remaining_classes(core, page)) if page.changes else page
 
 
 async def _tallies(core: Core, now: float, since: float) -> list[Tally]:
@@ -89,7 +89,7 @@ def _spike(said: int | Spike | None) -> Spike:
     return spike
 
 
-async def _cured(core: Core, queue: str | None, since: float, now: float) -> list[Group]:
+async def _list_cured(core: Core, queue: str | None, since: float, now: float) -> list[Group]:
     """Lists groups that had deaths in the period before, none since, and no job left."""
     groups = await core.store.groups(since=2 * since - now)
     silent = [group for group in groups if group.last_at < since and queue in (None, group.queue)]
@@ -100,7 +100,7 @@ async def _cured(core: Core, queue: str | None, since: float, now: float) -> lis
     return [group for group in silent if group.fingerprint not in left][:SHOWN]
 
 
-async def _left(core: Core, page: Morning) -> frozenset[str]:
+async def _remaining_classes(core: Core, page: Morning) -> frozenset[str]:
     """The classes of error of which a job is dead or waits for a retry; retries only where the dead do not tell."""
     dead = await _classes(core, Filter(states=(State.dead,), queue=page.queue))
     if {delta.error_class for delta in page.changes} <= dead:

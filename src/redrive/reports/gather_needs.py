@@ -32,7 +32,7 @@ from redrive.reports.needs import (
     Stalled,
     Unfired,
     failing_days,
-    stalled,
+    list_stalled,
     stalled_limit,
 )
 from redrive.reports.queue_numbers import QueueNumbers
@@ -70,7 +70,7 @@ async def look(
     now = core.clock.now()
     start = now - DAY if since is None else since
     lanes = await _lanes(core, queue)
-    ignored = await _ignored(core, lanes)
+    ignored = await _ignored_groups(core, lanes)
     overdue = await _by_task(core, [Filter(states=(State.held,), because=DEFERRED, queue=queue, due_at=now)])
     deferred = await count_of(core, queue, State.held, because=DEFERRED)
     left = await _left_behind(core, queue, now)
@@ -89,7 +89,7 @@ async def look(
         oldest=next(iter(await core.store.overdue(now, queue)), None),
         known=frozenset().union(*(worker.tasks for worker in await living(core.store, now))),
         left_behind=left,
-        stalled=await _stalled(core, queue, now, lost),
+        list_stalled=await _stalled(core, queue, now, lost),
         cycles=await _cycles(core, queue, now),
         delayed=sum(lanes.delayed.values()),
         deferred=max(0, deferred - sum(pile.number for pile in overdue)),
@@ -158,7 +158,7 @@ async def _lanes(core: Core, queue: str | None) -> Lanes:
     return Lanes(manual, delayed)
 
 
-async def _ignored(core: Core, lanes: Lanes) -> set[str]:
+async def _ignored_groups(core: Core, lanes: Lanes) -> set[str]:
     """Groups of the manual lane that a person chose to ignore."""
     states = await read_states(core.store, [name for name in lanes.manual if name is not None])
     return {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
@@ -387,15 +387,15 @@ async def _stalled(core: Core, queue: str | None, now: float, lost: frozenset[st
     """
     found = await core.store.quiet(now - SHORTEST, LOOKED_AT + len(lost))
     quiet = [one for one in found if queue in (None, one.job.queue) and one.job.id not in lost]
-    said = await _said_limits(core, [one.job for one in quiet], now)
+    said = await _read_limits(core, [one.job for one in quiet], now)
     limits = dict(said)
     for task in {one.job.task for one in quiet if one.job.id not in said and now - one.since > stalled_limit(())}:
         usual = stalled_limit(await core.store.durations(task))
         limits |= {one.job.id: usual for one in quiet if one.job.task == task and one.job.id not in said}
-    return stalled(quiet, limits, now)
+    return list_stalled(quiet, limits, now)
 
 
-async def _said_limits(core: Core, jobs: Sequence[Job], now: float) -> dict[str, float]:
+async def _read_limits(core: Core, jobs: Sequence[Job], now: float) -> dict[str, float]:
     """`stalled_after` of each job, as this process or a living worker has it."""
     if not jobs:
         return {}

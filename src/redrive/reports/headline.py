@@ -39,7 +39,7 @@ def standing(
         return Standing("Nothing has been enqueued yet.", "The first job of a task makes its queue.", well=True)
     due = sum(queue.due for queue in queues if not queue.name.startswith(CYCLE) and not queue.paused)
     if broken := next((need for need in needs if need.kind in ("store_failed", "process_gone")), None):
-        return Standing(_capitalised(broken.sentence), broken.action)
+        return Standing(_capitalise(broken.sentence), broken.action)
     if alone := sum(queue.unattended for queue in queues):
         return _nobody_runs(alone)
     waiting = [need for need in needs if need.asks]
@@ -50,10 +50,10 @@ def standing(
     lately = f"{counted(done, 'job')} done in the last hour, {running:,} running, {due:,} due."
     if needs:
         lead = " ".join(filter(None, (needs[0].action, _returning(queues), lately)))
-        return Standing(_capitalised(needs[0].sentence), lead)
+        return Standing(_capitalise(needs[0].sentence), lead)
     said, back = _healing(queues), _returning(queues)
     if down:
-        title = _capitalised(f"{name_of_key(down[0].key)} is down: {plain(down[0].cause)}")
+        title = _capitalise(f"{name_of_key(down[0].key)} is down: {plain(down[0].cause)}")
         parts = (said, "They come back by themselves once it answers.", back, lately)
         return Standing(title, " ".join(filter(None, parts)))
     if healing := " ".join(filter(None, (said, back))):
@@ -61,7 +61,7 @@ def standing(
     return Standing("All is well.", f"{lately} Nothing needs you.", well=True)
 
 
-def _capitalised(sentence: str) -> str:
+def _capitalise(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}."
 
 

@@ -67,9 +67,9 @@ def broken(needs: Sequence[Need]) -> Health:
 def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
     """Scores queue numbers above their thresholds: depth by how deep, dead letters at least 0.7."""
     return [
-        Pain(kind, queue.name, _scaled(number, threshold, least), f"{queue.name}: {number} {words}")
+        Pain(kind, queue.name, _scale(number, threshold, least), f"{queue.name}: {number} {words}")
         for queue in queues
-        for kind, number, threshold in _measured(queue)
+        for kind, number, threshold in _measure(queue)
         if number > threshold
         for least, words in (_HURTS[kind],)
     ]
@@ -79,10 +79,7 @@ def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
     """What hurts, by kind and queue, and what has hurt and is not over: a number that hovers around its threshold is
     one pain, not one every time it crosses it. It is over at half of the threshold."""
     return {
-        (kind, queue.name)
-        for queue in queues
-        for kind, number, threshold in _measured(queue)
-        if number > threshold // 2
+        (kind, queue.name) for queue in queues for kind, number, threshold in _measure(queue) if number > threshold // 2
     }
 
 
@@ -93,7 +90,7 @@ _HURTS: Final = {
 """How much it hurts at least, and in which words."""
 
 
-def _measured(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
+def _measure(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
     """What of a queue may hurt: its kind, the number, and the threshold of that."""
     return (
         ("depth", queue.pending, queue.policy.pain_depth or 0),
@@ -101,7 +98,7 @@ def _measured(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
     )
 
 
-def _scaled(value: int, threshold: int, least: float) -> float:
+def _scale(value: int, threshold: int, least: float) -> float:
     """From `least` just over the threshold towards 1.0 at ten times as much, and always growing."""
     over = max(0.0, value / max(threshold, 1) - 1.0)
     return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + over / 3.0)), 6)
@@ -124,6 +121,6 @@ def aching(needs: Sequence[Need]) -> list[Pain]:
 def downstreams(down: Sequence[tuple[Breaker, int]]) -> list[Pain]:
     """What is called and does not answer hurts more the more jobs are parked for it."""
     return [
-        Pain("downstream_down", "", _scaled(parked, 10, 0.5), in_words(breaker, parked), breaker.key)
+        Pain("downstream_down", "", _scale(parked, 10, 0.5), in_words(breaker, parked), breaker.key)
         for breaker, parked in down
     ]

@@ -168,11 +168,11 @@ def morning(seen: Seen, spike: Spike | None = None) -> Morning:
         oldest_waiting=seen.oldest,
         queue=seen.queue,
         deferred=seen.deferred,
-        cured=[_cured(group) for group in seen.cured],
+        cured=[_make_cured(group) for group in seen.cured],
     )
 
 
-def _cured(group: Group) -> Cured:
+def _make_cured(group: Group) -> Cured:
     what = group.error or group.error_class or "no error was recorded"
     return Cured(group.fingerprint, group.queue, group.task, group.error_class, what, group.last_at)
 

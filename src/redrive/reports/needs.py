@@ -152,7 +152,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     groups: Mapping[str, GroupView] = {}
     """What is known of the piles' groups, by fingerprint."""
     left_behind: Sequence[LeftBehind] = ()
-    stalled: Sequence[Stalled] = ()
+    list_stalled: Sequence[Stalled] = ()
     blocked: Sequence[Blocked] = ()
     spooled: int = 0
     disk_free: int | None = None
@@ -178,7 +178,7 @@ def needs(seen: Snapshot) -> list[Need]:
         *(_held(seen, pile) for pile in seen.held),
         *_effects(seen.effects),
         *_dead(seen),
-        *(_stalled(seen, job) for job in seen.stalled),
+        *(_stalled(seen, job) for job in seen.list_stalled),
         *(_blocked(one) for one in seen.blocked),
         *_unattended(seen),
         *_unprobed(seen),
@@ -237,7 +237,7 @@ def stalled_limit(durations: Sequence[float]) -> float:
     return max(STALLED_AFTER, STALLED_TIMES * usual)
 
 
-def stalled(quiet: Sequence[Quiet], limits: Mapping[str, float], now: float) -> list[Stalled]:
+def list_stalled(quiet: Sequence[Quiet], limits: Mapping[str, float], now: float) -> list[Stalled]:
     """The running jobs whose time without progress is over, by the limit of their task."""
     judged = [Stalled(one.job, one.since, limits.get(one.job.id, STALLED_AFTER)) for one in quiet]
     return [one for one in judged if now - one.since > one.limit]
@@ -423,7 +423,7 @@ def _course(seen: Snapshot, pile: Pile) -> Course | None:
     view = seen.groups.get(pile.sample.fingerprint or "")
     if view is None or pile.groups > 1:
         return None
-    if _regressed(view, seen.since):
+    if _has_regressed(view, seen.since):
         return "regressed"
     if view.group.first_at >= seen.since:
         return "new"
@@ -432,7 +432,7 @@ def _course(seen: Snapshot, pile: Pile) -> Course | None:
     return "growing" if pile.fresh > pile.before else "shrinking" if pile.fresh < pile.before else "steady"
 
 
-def _regressed(view: GroupView, since: float) -> bool:
+def _has_regressed(view: GroupView, since: float) -> bool:
     """It was resolved and is back, whether or not a watch has noticed that yet."""
     state = view.state
     if state.status == "resolved":

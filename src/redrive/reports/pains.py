@@ -73,7 +73,7 @@ class Pains:
             return False
         notice = notice_of(pain, hurting)
         state = HURTING.put(pain.key, hurting, known.version if known else 0)
-        if not await self._written(state, notice):
+        if not await self._write(state, notice):
             return False
         type = "depth_warning" if pain.kind == "depth" else "pain"
         data = {"kind": pain.kind, "severity": pain.severity, "message": pain.message, "about": pain.about}
@@ -90,11 +90,11 @@ class Pains:
             await try_commit(self._core.store, puts=[put], what=f"{kept.key} was forgotten")
             return
         message = f"{name_of_key(about)} answers again: its parked jobs come back"
-        if await self._written(put, write_end_notice(kept.key, kept.value, message, now)):
+        if await self._write(put, write_end_notice(kept.key, kept.value, message, now)):
             self._publish("pain_over", "", now, {"kind": kind, "about": about, "message": message})
             log.warning("%s", message)
 
-    async def _written(self, state: Put, notice: Notice) -> bool:
+    async def _write(self, state: Put, notice: Notice) -> bool:
         """Both or neither, and only by one process."""
         puts = [state, WAITING.put(waiting_key(notice), notice)]
         return await try_commit(self._core.store, puts=puts, what=f"people will be told: {notice.title}") is not None

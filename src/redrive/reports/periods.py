@@ -497,7 +497,7 @@ AS_IT_WAS: Final = "bury"
 """Strategy name of a redrive without changes."""
 
 
-def tried(strategy: str) -> str:
+def name_strategy(strategy: str) -> str:
     """A strategy as people say it."""
     if strategy == AS_IT_WAS:
         return "redriven as it was"
@@ -507,7 +507,8 @@ def tried(strategy: str) -> str:
 def advice(found: Report) -> list[str]:
     """Writes advice on strategies and causes from the numbers."""
     said = [
-        f"{tried(rate.strategy)}: worked {rate.worked} of {rate.tried} times. Fix the cause, or try something else."
+        f"{name_strategy(rate.strategy)}: worked {rate.worked} of {rate.tried} times."
+        " Fix the cause, or try something else."
         for rate in found.strategies
         if not rate.pays
     ]

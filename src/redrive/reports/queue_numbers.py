@@ -104,7 +104,7 @@ class QueueView(QueueNumbers, frozen=True):
         return failure_rate(self.succeeded, self.failed)
 
 
-def viewed(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
+def with_paces(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
     """The numbers of queues with how fast they go."""
     return [_view(msgspec.structs.asdict(numbers), *paces.of(numbers.name)) for numbers in queues]
 

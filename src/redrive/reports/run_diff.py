@@ -130,11 +130,11 @@ def words(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     tail = count_alike(old[head:][::-1], new[head:][::-1])
     inner_old, inner_new = old[head : len(old) - tail], new[head : len(new) - tail]
     first, last = "".join(_ending(old[:head])), "".join(_start(old[len(old) - tail :]))
-    left, right = _matched(inner_old, inner_new)
-    return _joined(Part(first), *left, Part(last)), _joined(Part(first), *right, Part(last))
+    left, right = _match(inner_old, inner_new)
+    return _join(Part(first), *left, Part(last)), _join(Part(first), *right, Part(last))
 
 
-def _matched(old: Sequence[str], new: Sequence[str]) -> tuple[list[Part], list[Part]]:
+def _match(old: Sequence[str], new: Sequence[str]) -> tuple[list[Part], list[Part]]:
     if len(old) > WORDS or len(new) > WORDS:
         return [Part(_cut("".join(old)), differs=True)], [Part(_cut("".join(new)), differs=True)]
     left, right = [], []
@@ -161,5 +161,5 @@ def _middle(found: Sequence[str]) -> Sequence[str]:
     return found if len(found) <= 4 * AROUND else [*found[:AROUND], " … ", *found[-AROUND:]]
 
 
-def _joined(*parts: Part) -> tuple[Part, ...]:
+def _join(*parts: Part) -> tuple[Part, ...]:
     return tuple(part for part in parts if part.text)

@@ -92,7 +92,7 @@ class Reports:
         return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
 
     async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **said: str | None) -> Report:
-        store, wanted = self._core.store, _said(said)
+        store, wanted = self._core.store, _given(said)
         books = []
         for place, period in enumerate(periods):
             hours, causes_told = insight.hours_of(period), place >= len(periods) - 2
@@ -127,7 +127,7 @@ class Reports:
             filters["detail"] = ALIASES.get(detail, detail)
         zone = zone_of("tz", tz)
         start, end = self._span(date, since, until, zone)
-        said: dict[str, Any] = _said({**filters, "agent": agent})
+        said: dict[str, Any] = _given({**filters, "agent": agent})
 
         def fits(tally: Tally, its: str) -> bool:
             return category in (None, its) and _fits(tally, said)
@@ -177,12 +177,12 @@ class Reports:
             moved = from_minutes(await store.minutes(since, now + 1.0))
         else:
             moved = from_tallies(await store.tallies(since, now + 1.0))
-        unfinished = await self._unfinished()
+        unfinished = await self._count_unfinished()
         if queue is not None:
             moved, unfinished = [m for m in moved if m.queue == queue], {queue: unfinished.get(queue, 0)}
         return activity(now, number, step, moved, unfinished)
 
-    async def _unfinished(self) -> dict[str, int]:
+    async def _count_unfinished(self) -> dict[str, int]:
         states = tuple(State(name) for name in UNFINISHED)
         counted = await self._core.store.count(Filter(states=states), by=("queue",))
         return {str(queue): number for (queue,), number in counted.items()}
@@ -242,7 +242,7 @@ class Reports:
         if isinstance(found, Morning):
             if found.ok:
                 return 0
-            text, quotes = "\n".join(in_lines(_marked(found))), _quotes(found)
+            text, quotes = "\n".join(in_lines(_without_quotes(found))), _quotes(found)
             return await self._tell("morning", "actionable", headline(found), text, quotes)
         text = "\n".join([*(_line(row) for row in found.rows), _line(found.total), *insight.advice(found)])
         return await self._tell(found.kind, "acknowledgement", insight.headline(found), text)
@@ -256,7 +256,7 @@ class Reports:
         return await self._notices.deliver()
 
 
-def _marked(found: Morning) -> Morning:
+def _without_quotes(found: Morning) -> Morning:
     """The morning without what its jobs say: the message may wait for a channel, and must not keep their words."""
     needs = [replace(need, what=QUOTED) if need.job_id else need for need in found.needs]
     cured = [replace(one, what=one.error_class or "no error was recorded") for one in found.cured]
@@ -278,7 +278,7 @@ def _line(row: insight.Row) -> str:
     )
 
 
-def _said(filters: dict[str, str | None]) -> dict[str, str]:
+def _given(filters: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in filters.items() if value is not None}
 
 

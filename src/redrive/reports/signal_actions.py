@@ -75,10 +75,10 @@ class SignalActions:
         except KeyReused as known:
             log.warning("[signals] enqueue: this pain has its job already: %s", known)
         else:
-            quoted = sorted(_quoted({**about_it, "job_id": notice.job_id}))
+            quoted = sorted(_quoted_ids({**about_it, "job_id": notice.job_id}))
             puts = [INVESTIGATED.put(f"{id}.{started.id}", started.id) for id in quoted]
             await commit(self._core.store, puts=puts, what=f"the jobs that {started.id} quotes are known")
-        await self._acted(notice, "enqueue")
+        await self._remember(notice, "enqueue")
 
     async def _run(self, command: str, message: Message) -> None:
         """The command gets the pain as JSON on its standard input, and its kind and severity as variables."""
@@ -100,13 +100,13 @@ class SignalActions:
         except OSError as error:
             raise Undelivered(f"[signals] run: cannot start {command!r}: {error}") from None
         body = msgspec.json.encode(await self._about(notice))
-        waiting = asyncio.create_task(_fed(process, body, command))
+        waiting = asyncio.create_task(_feed(process, body, command))
         _running.add(waiting)
         waiting.add_done_callback(_running.discard)
         done, _ = await asyncio.wait({waiting}, timeout=START_SECONDS)
         if done and process.returncode:
             raise Undelivered(f"[signals] run: {command!r} ended with status {process.returncode}")
-        await self._acted(notice, "run")
+        await self._remember(notice, "run")
 
     async def _acts(self, notice: Notice, how: str) -> bool:
         """Whether no action has helped against this pain yet: it is new, or earlier actions failed."""
@@ -115,7 +115,7 @@ class SignalActions:
         kept = await HURTING.get(self._core.store, notice.id.removeprefix(PAIN))
         return kept is not None and kept.value.since == notice.at and how not in kept.value.acted
 
-    async def _acted(self, notice: Notice, how: str) -> None:
+    async def _remember(self, notice: Notice, how: str) -> None:
         """Remembers it as long as the pain lasts."""
 
         def with_it(known: Hurting | None) -> Hurting | None:
@@ -140,7 +140,7 @@ class SignalActions:
             "pain": pain,
             "health": _plain((await self._watch.health()).public()),
             "group": await self._group(notice, errors),
-            "errors": [_shown(job) for job in errors],
+            "errors": [_show(job) for job in errors],
         }
 
     async def _group(self, notice: Notice, errors: list[Job]) -> dict[str, Any] | None:
@@ -169,14 +169,14 @@ class SignalActions:
         ]
 
 
-async def _fed(process: asyncio.subprocess.Process, body: bytes, command: str) -> None:
+async def _feed(process: asyncio.subprocess.Process, body: bytes, command: str) -> None:
     """A command that does not read its input may close it."""
     await process.communicate(body)
     if process.returncode:
         log.warning("[signals] run: %r ended with status %s", command, process.returncode)
 
 
-def _shown(job: Job) -> dict[str, Any]:
+def _show(job: Job) -> dict[str, Any]:
     return {
         "job_id": job.id,
         "task": job.task,
@@ -188,12 +188,12 @@ def _shown(job: Job) -> dict[str, Any]:
     }
 
 
-def _quoted(value: Any) -> set[str]:
+def _quoted_ids(value: Any) -> set[str]:
     """The ids of the jobs whose words stand in what an investigator is given."""
     if isinstance(value, dict):
         named = {value[name] for name in ("job_id", "sample") if isinstance(value.get(name), str)}
-        return named.union(*map(_quoted, value.values()))
-    return set[str]().union(*map(_quoted, value)) if isinstance(value, list) else set()
+        return named.union(*map(_quoted_ids, value.values()))
+    return set[str]().union(*map(_quoted_ids, value)) if isinstance(value, list) else set()
 
 
 def _plain(value: Any) -> Any:

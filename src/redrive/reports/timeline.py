@@ -116,8 +116,8 @@ def tell(job: Job, moves: Sequence[Event], now: float, notes: Sequence[Note] = (
 
 
 def _spent(job: Job) -> Usage | None:
-    used = [attempt.usage for attempt in job.history if attempt.usage is not None]
-    return sum(used, Usage()) if used else None
+    usages = [attempt.usage for attempt in job.history if attempt.usage is not None]
+    return sum(usages, Usage()) if usages else None
 
 
 # ---- what happened
@@ -204,7 +204,7 @@ def _findings(attempt: Attempt) -> Iterator[Fact]:
     if attempt.changes:
         yield Fact("changed", "; ".join(in_words(change) for change in decode(attempt.changes)))
     if attempt.failure is not None:
-        yield from _seen(attempt.failure)
+        yield from _failure_facts(attempt.failure)
     if attempt.cause is not None:
         yield Fact("cause", f"{attempt.cause.category}, {attempt.cause.detail}")
         yield Fact("rule", _rule(attempt.cause))
@@ -218,7 +218,7 @@ def _findings(attempt: Attempt) -> Iterator[Fact]:
     if attempt.decision:
         yield Fact("decision", redact_text(attempt.decision))
     if attempt.usage is not None:
-        yield Fact("usage", used(attempt.usage))
+        yield Fact("usage", usage_in_words(attempt.usage))
     if attempt.version:
         yield Fact("version", attempt.version)
 
@@ -228,7 +228,7 @@ def _by(agent: str | None, model: str | None) -> Iterator[Fact]:
         yield Fact("by", ", ".join(filter(None, (agent, model))))
 
 
-def _seen(failure: Failure) -> Iterator[Fact]:
+def _failure_facts(failure: Failure) -> Iterator[Fact]:
     yield Fact("failure", failure.summary, outside=True)
     if failure.body:
         yield Fact("answer", failure.body, outside=True)
@@ -244,7 +244,7 @@ def _rule(cause: Cause) -> str:
     return f"{cause.rule or 'none'}: {note}" if note else cause.rule or "none"
 
 
-def used(usage: Usage) -> str:
+def usage_in_words(usage: Usage) -> str:
     cost = f", {usage.cost:g} spent" if usage.cost else ""
     return f"{usage.input_tokens:,} tokens read, {usage.output_tokens:,} written{cost}"
 
@@ -327,7 +327,7 @@ def _standing(job: Job, now: float) -> str:
         case State.running:
             return f"Running{_since(job.started_at, now)}: run {job.run}{f' on {job.worker}' if job.worker else ''}."
         case State.held:
-            return _held(job, now)
+            return _explain_hold(job, now)
         case State.done:
             return f"Done{_past(job.updated_at, now)} after {tries}."
         case State.dead:
@@ -348,7 +348,7 @@ def _waiting(job: Job, now: float) -> str:
     return f"{failed}{'waits' if failed else 'Waits'} for a free worker that knows {job.task}."
 
 
-def _held(job: Job, now: float) -> str:
+def _explain_hold(job: Job, now: float) -> str:
     if job.because == "deferred":
         whom = f" to {job.owner}" if job.owner else ""
         return f"Deferred{whom}; it is back among the dead letters in {span(max(0.0, job.run_at - now))}."

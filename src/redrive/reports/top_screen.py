@@ -97,7 +97,7 @@ class Glance(msgspec.Struct, frozen=True):
             "total_dead_letter": self.health.total_dead_letter,
             "issues": self.health.issues,
             "new": self.new.public(),
-            "queues": [_rounded(queue) for queue in self.queues],
+            "queues": [_round(queue) for queue in self.queues],
             "running": [msgspec.structs.asdict(job) | {"seconds": round(job.seconds, 3)} for job in self.running],
             "running_number": self.running_number,
             "troubles": [msgspec.structs.asdict(one) | {"last_at": iso(one.last_at)} for one in self.troubles],
@@ -108,7 +108,7 @@ class Glance(msgspec.Struct, frozen=True):
         }
 
 
-def _rounded(queue: QueueGlance) -> dict[str, Any]:
+def _round(queue: QueueGlance) -> dict[str, Any]:
     rates = {name: round(getattr(queue, name), 2) for name in ("coming", "done", "failing")}
     return msgspec.structs.asdict(queue) | rates
 

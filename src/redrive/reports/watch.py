@@ -130,7 +130,7 @@ class Watch:
         that repeat themselves."""
         parked = await self._core.store.count(Filter(states=(State.held,), because="circuit_open"), by=("held_for",))
         down = [in_words(breaker, parked.get((breaker.key,), 0)) for breaker in await self._down()]
-        paused = [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._paused()]
+        paused = [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._list_paused()]
         return down + paused + await self._one_at_a_time() + await self._repeats.facts()
 
     async def _one_at_a_time(self) -> list[str]:
@@ -142,7 +142,7 @@ class Watch:
             due > 0
         )
 
-    async def _paused(self) -> list[RedriveRun]:
+    async def _list_paused(self) -> list[RedriveRun]:
         """Bulk redrives that go on when a person says so: a canary that failed, or a person stopped them."""
         return [run for run in await self._redrives.live() if run.state == "paused"]
 

@@ -34,11 +34,11 @@ from redrive.deadletters.bulk_run import (
     Plan,
     RedriveRun,
     RunItem,
-    begun,
-    chunked,
     in_the_way,
+    new_run,
+    split_into_chunks,
     spread,
-    viewed,
+    view_item,
     with_errors,
 )
 from redrive.deadletters.filters import means_unknown
@@ -104,7 +104,7 @@ class Redrives:
         order = choosing.redriving(self._core, SOMEBODY, None)
 
         def judge(job: Job) -> None:
-            found = choosing.judged(order, job, now, unknown_too=unknown_too)
+            found = choosing.judge_job(order, job, now, unknown_too=unknown_too)
             if isinstance(found, str):
                 refused[choosing.without_id(found, job)] += 1
 
@@ -182,14 +182,14 @@ class Redrives:
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
         now = self._core.clock.now()
         await self._forget_items(await time_for_destroying(self._core.store, self._core.clock))
-        run = begun(
+        run = new_run(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=how.canary, pass_rate=how.pass_rate, rate=how.rate,
             unknown_too=means_unknown(ids, filters), verb=verb.name, said=orders.words_to_keep(verb, words),
             words=words, filter=selection.filter,
         )  # fmt: skip
         held = tuple(selection.fingerprints) if some else ()
-        return await self.launch(run, chunked(spread(selection.places(), how.canary)), held)
+        return await self.launch(run, split_into_chunks(spread(selection.places(), how.canary)), held)
 
     async def launch(
         self,
@@ -200,7 +200,7 @@ class Redrives:
     ) -> RedriveRun:
         """Write the items, then the run itself with what else begins with it, which is read anew for each try."""
         if not run.total:
-            run = bulk_progress.turned(run, run.at)
+            run = bulk_progress.advance(run, run.at)
             await self._keep(run, beside)
             return run
         flight = await self._take_flight(run.id, Flight(run.at, held))
@@ -212,7 +212,7 @@ class Redrives:
         """Carries the run on until every item is taken. Other processes may take steps at the same time."""
         idle = 0
         while True:
-            run = (await self._loaded(id)).run
+            run = (await self._load(id)).run
             if run.over or run.state == "paused" or (run.brings_back and not run.left):
                 return run
             before = (run.position, run.state, run.open)
@@ -220,7 +220,7 @@ class Redrives:
                 await self._steps.take(id, thorough=True)
             except CommitUnknown:
                 log.warning("act %s: a step may or may not have been written; it is looked at again", id)
-            run = (await self._loaded(id)).run
+            run = (await self._load(id)).run
             idle = 0 if before != (run.position, run.state, run.open) else idle + 1
             if idle > IDLE_STEPS:
                 raise StoreBusy(f"the jobs of act {id} keep changing; a worker carries it on, or try again")
@@ -323,7 +323,7 @@ class Redrives:
         for number in range(first, min(first + CHUNKS_A_PAGE, len(run.open_in))):
             chunk = await self._documents.chunk(run.id, number)
             views += [
-                viewed(run, item)
+                view_item(run, item)
                 for item in (chunk.items if chunk is not None else ())
                 if (not statuses or item.status in statuses) and place in (None, item.group) and why in (None, item.why)
             ]
@@ -341,7 +341,11 @@ class Redrives:
             done = await self.advance()
             run = await self.get(found)
             yield run
-            if run.over or run.state == "paused" or not (done or bulk_progress.paced(run) or await self._is_run(run)):
+            if (
+                run.over
+                or run.state == "paused"
+                or not (done or bulk_progress.waits_for_time(run) or await self._is_run(run))
+            ):
                 return
             if not done:
                 await asyncio.sleep(FOLLOW_SECONDS)
@@ -360,7 +364,7 @@ class Redrives:
             raise InvalidInput(field="redrive", problem=f"there is no redrive {id!r}")
         return loaded
 
-    async def _loaded(self, id: str) -> Loaded:
+    async def _load(self, id: str) -> Loaded:
         """A run of any verb, by its whole id."""
         loaded = await self._documents.load(id)
         if loaded is None:
@@ -391,13 +395,13 @@ class Redrives:
         """The run as it stays: a step that goes on finds it changed, and moves nothing more."""
 
         async def decide() -> Proposal[None]:
-            loaded = await self._loaded(id)
+            loaded = await self._load(id)
             stopped = bulk_progress.stopped_for_undo(loaded.run, self._core.clock.now(), who)
             puts = [] if stopped is loaded.run else await self._documents.puts_of(stopped, loaded.version)
             return Proposal(f"act {id}", None, puts=puts, done="stopped")
 
         await decide_and_commit(self._core.store, decide)
-        return await self._loaded(id)
+        return await self._load(id)
 
     async def tell_undone(self, undo: RedriveRun) -> None:
         """Records in the undone run how many of its jobs were taken back, unless another process did so."""

@@ -15,9 +15,9 @@ from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters import orders
 from redrive.deadletters.bulk_run import UNDO, RedriveRun, RunItem, skipped, taken
 from redrive.deadletters.orders import Order, forgotten
-from redrive.deadletters.redrives.selection import judged, without_id
+from redrive.deadletters.redrives.selection import judge_job, without_id
 from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched
-from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, taken_back
+from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, take_back
 from redrive.engine.workflow_steps import companions_of, is_step
 from redrive.errors import JobError
 
@@ -69,7 +69,7 @@ class Mover:
         order = None if run.verb == UNDO else self.order(run)
         if order is not None:
             items = _alone(run, items[: order.size], jobs)
-            jobs = await self._recalled(run, order, items, jobs)
+            jobs = await self._recall(run, order, items, jobs)
         found: list[MovedItem] = []
         for item in items:
             job = jobs.get(item.id)
@@ -96,16 +96,16 @@ class Mover:
     async def _forwards(self, run: RedriveRun, order: Order, item: RunItem, job: Job | None, now: float) -> MovedItem:
         if job is None:
             return MovedItem(skipped(item, "its record is gone"))
-        decided = judged(order, job, now, unknown_too=run.unknown_too)
+        decided = judge_job(order, job, now, unknown_too=run.unknown_too)
         if isinstance(decided, str):
             return MovedItem(skipped(item, without_id(decided, job) if run.verb in COUNTED else decided))
         if run.verb == "edit":
-            return await self._edited(item, job, decided, now)
+            return await self._forget_for_edit(item, job, decided, now)
         if ACTS[run.verb].final:
             return MovedItem(taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
-        return _kept(item, job, decided, now)
+        return _keep_overwritten(item, job, decided, now)
 
-    async def _edited(self, item: RunItem, job: Job, decided: Decided, now: float) -> MovedItem:
+    async def _forget_for_edit(self, item: RunItem, job: Job, decided: Decided, now: float) -> MovedItem:
         """With what was remembered for the old input, so that taking it back brings it back."""
         gone = await forgotten(self._core.store, job)
         if gone.gone:
@@ -115,9 +115,9 @@ class Mover:
         for put in gone.puts:
             document = await self._core.store.doc(put.kind, put.key)
             documents.append([put.kind, put.key, document.value.decode() if document is not None else None])
-        return _kept(item, job, decided._replace(puts=(*decided.puts, *gone.puts)), now, documents)
+        return _keep_overwritten(item, job, decided._replace(puts=(*decided.puts, *gone.puts)), now, documents)
 
-    async def _recalled(
+    async def _recall(
         self, run: RedriveRun, order: Order, items: Sequence[RunItem], jobs: dict[str, Job]
     ) -> dict[str, Job]:
         """Recalls deferred jobs before a verb that needs dead letters."""
@@ -125,8 +125,8 @@ class Mover:
         for job in (jobs[item.id] for item in items if item.id in jobs):
             if not order.recalls or run.verb == "redrive" or not is_deferred(job):
                 continue
-            move = lifecycle.recalled(job, now, who=order.who, why=recalled_for(order))
-            if isinstance(judged(order, move.after(job.version), now, unknown_too=run.unknown_too), Decided):
+            move = lifecycle.recalled(job, now, who=order.who, why=reason_to_recall(order))
+            if isinstance(judge_job(order, move.after(job.version), now, unknown_too=run.unknown_too), Decided):
                 recalls.append(move)
         if not recalls:
             return jobs
@@ -150,18 +150,20 @@ class Mover:
         documents = before.pop(DOCUMENTS, None) or ()
         why = run.why or f"{verb.name} taken back"
         try:
-            move = taken_back(verb, Back(job, before, now, run.who, why))
+            move = take_back(verb, Back(job, before, now, run.who, why))
         except JobError as refused:
             return MovedItem(skipped(item, str(refused).removeprefix(f"job {job.short_id} ")))
-        return MovedItem(taken(item, job.run, now), move, restored(documents))
+        return MovedItem(taken(item, job.run, now), move, restore_documents(documents))
 
 
-def restored(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
+def restore_documents(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
     """Writes documents as they stood."""
     return tuple(Put(kind, key, None if text is None else text.encode()) for kind, key, text in documents)
 
 
-def _kept(item: RunItem, job: Job, decided: Decided, now: float, documents: Sequence[Json] = ()) -> MovedItem:
+def _keep_overwritten(
+    item: RunItem, job: Job, decided: Decided, now: float, documents: Sequence[Json] = ()
+) -> MovedItem:
     """Returns the item with what its move overwrites; job contents go into a document of the job."""
     move = decided.move
     if move is None:
@@ -193,7 +195,7 @@ def is_deferred(job: Job) -> bool:
     return job.state is State.held and job.because == DEFERRED
 
 
-def recalled_for(order: Order) -> str:
+def reason_to_recall(order: Order) -> str:
     return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
 
 

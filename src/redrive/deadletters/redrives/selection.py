@@ -12,8 +12,8 @@ import msgspec
 from redrive.core.job import Job, Json, iso
 from redrive.core.store import Filter, Seal
 from redrive.deadletters import bulk_progress, orders
-from redrive.deadletters.bulk_run import Chosen, Estimate, estimated, largest, last_usage, token_for
-from redrive.deadletters.filters import TIMES, filter_of_many, make_filter, said_of_many
+from redrive.deadletters.bulk_run import Chosen, Estimate, estimate_usage, largest, last_usage, token_for
+from redrive.deadletters.filters import TIMES, filter_of_many, filters_of_many, make_filter
 from redrive.deadletters.orders import Order
 from redrive.deadletters.verbs import VERBS, Decided
 from redrive.engine.paging import pages
@@ -88,13 +88,13 @@ async def select(
     judge: Judge = lambda job: None,
 ) -> Selection:
     """Page by page; of the jobs themselves nothing is kept. One that a changing listing shows twice counts once."""
-    said = said_of_many(verb, ids, filters, all=all)
+    said = filters_of_many(verb, ids, filters, all=all)
     if len(ids) > MOST_ITEMS:
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
     chosen = filter_of_many(verb, ids, filters, all=all) or Filter()
     selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
     oldest_first = pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
-    async for jobs in _named(core, ids) if ids else oldest_first:
+    async for jobs in _read_by_id(core, ids) if ids else oldest_first:
         for job in jobs:
             if job not in selection:
                 selection.add(job)
@@ -111,7 +111,7 @@ def filter_in_words(filters: Mapping[str, Any]) -> str:
 _SEALED: Final = "sealed-"
 
 
-def sealed_token(seal: Seal) -> str:
+def token_of_seal(seal: Seal) -> str:
     """Stands for exactly these jobs without reading them, as the token of a plan does."""
     return f"{_SEALED}{seal.number}-{seal.digest[:32]}"
 
@@ -120,10 +120,10 @@ async def fits(core: Core, selection: Selection, token: str) -> bool:
     """Whether the token of a plan or of a preview is for exactly what was selected now."""
     if not token.startswith(_SEALED):
         return token == selection.token
-    return token == sealed_token(await core.store.seal(Filter(ids=tuple(selection.group_of))))
+    return token == token_of_seal(await core.store.seal(Filter(ids=tuple(selection.group_of))))
 
 
-async def _named(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
+async def _read_by_id(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
     """Every id is found before anything is written; a part of one is enough where only one job has it."""
     for start in range(0, len(ids), PAGE):
         asked = ids[start : start + PAGE]
@@ -131,7 +131,7 @@ async def _named(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
         yield [found[id] if id in found else await find_job(core.store, id) for id in asked]
 
 
-def judged(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
+def judge_job(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
     """What the order does to a job, or why it does nothing. One bad item does not stop the others.
 
     What may have landed goes along only where it was meant (`unknown_too`): it could happen twice.
@@ -161,7 +161,7 @@ def redriving(core: Core, who: str, why: str | None) -> Order:
 async def estimate(core: Core, ids: Sequence[str], number: int) -> Estimate | None:
     step = max(1, -(-len(ids) // SAMPLE))
     sample = await core.store.get(ids[::step])
-    return estimated([last_usage(job) for job in sample], number)
+    return estimate_usage([last_usage(job) for job in sample], number)
 
 
 async def at_both_ends(core: Core, filters: Mapping[str, Any]) -> list[str]:

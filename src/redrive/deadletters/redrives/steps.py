@@ -81,16 +81,16 @@ class Steps:
         loaded = await self._documents.load(id)
         if loaded is None:
             return 0
-        run = bulk_progress.turned(loaded.run, self._core.clock.now())
+        run = bulk_progress.advance(loaded.run, self._core.clock.now())
         if run.verb == UNDO and run.over:
             await self._documents.tell_undone(run, self._core.clock.now())
         if run is loaded.run:
             return 0
         if run.over:
             self._looks.pop(id, None)
-        return await self._changed(loaded, run)
+        return await self._announce(loaded, run)
 
-    async def _changed(self, loaded: Loaded, run: RedriveRun) -> int:
+    async def _announce(self, loaded: Loaded, run: RedriveRun) -> int:
         """Logs and publishes a new state of the run. A state that needs a person is logged as a warning."""
         if not await self._documents.save(run, loaded.version):
             return 0
@@ -127,7 +127,7 @@ class Steps:
         moves = await self._mover.moves(run, asked, await self._jobs(asked), now)
         took = len(moves.items)
         after = (*chunk.items[:offset], *moves.items, *chunk.items[offset + took :])
-        noted = bulk_progress.noted(run, number, chunk.items, after, now, took=took)
+        noted = bulk_progress.record_items(run, number, chunk.items, after, now, took=took)
         if bulk_progress.defective(run, noted):
             return await self._stop(loaded, moves.first_reason)
         written = parts(chunk, after, loaded, noted)
@@ -141,7 +141,7 @@ class Steps:
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
         """Paused by itself, with the items as they were."""
         paused = bulk_progress.paused(loaded.run, self._core.clock.now(), bulk_progress.REDRIVE, why)
-        return await self._changed(loaded, paused) if paused is not None else 0
+        return await self._announce(loaded, paused) if paused is not None else 0
 
     # -- looking what became of them
 
@@ -175,7 +175,7 @@ class Steps:
         changed = sum(old.status != new.status for old, new in zip(chunk.items, after, strict=True))
         if not changed:
             return 0
-        noted = bulk_progress.noted(loaded.run, number, chunk.items, after, self._core.clock.now())
+        noted = bulk_progress.record_items(loaded.run, number, chunk.items, after, self._core.clock.now())
         written = await self._documents.write_step(id, parts(chunk, after, loaded, noted))
         return changed if written else 0
 

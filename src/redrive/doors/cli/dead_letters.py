@@ -17,7 +17,7 @@ from redrive.api.redrive import Redrive
 from redrive.core.job import Job, iso
 from redrive.core.store import Page
 from redrive.core.times import read_time
-from redrive.deadletters.group import GroupView, tried
+from redrive.deadletters.group import GroupView, rank_strategies
 from redrive.deadletters.input_edits import EditPreview
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import (
@@ -271,7 +271,7 @@ def _describe_status(view: GroupView) -> str:
 def _history_lines(view: GroupView) -> Iterator[str]:
     if view.lessons:
         yield "what was tried"
-    for one in tried(view.lessons):
+    for one in rank_strategies(view.lessons):
         yield f"  {clean(one.text)}: worked {one.worked} of {plural(one.times, 'time')}"
     if view.samples:
         yield "its latest dead letters"

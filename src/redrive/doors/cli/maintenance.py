@@ -21,7 +21,7 @@ from redrive.doors.cli.text import clean, plural
 from redrive.fleet import migration
 from redrive.fleet.doctor import FleetCheck
 from redrive.jobs.open_store import hide_credentials
-from redrive.reports.cells import masked_row, readable
+from redrive.reports.cells import mask_row, readable
 from redrive.stores.replica.moving import Count, Report
 from redrive.stores.sqlite import doctor as sqlite_doctor
 from redrive.stores.sqlite.doctor import FileCheck
@@ -85,7 +85,7 @@ def sql(query: str, raw: bool) -> None:
     if path is None:
         raise Refusal("SQL is for SQLite files only", "name one with --url")
     answer = sqlite_doctor.query(path, query)
-    rows = [[readable(cell) for cell in row] if raw else masked_row(answer.columns, row) for row in answer.rows]
+    rows = [[readable(cell) for cell in row] if raw else mask_row(answer.columns, row) for row in answer.rows]
     body = {"columns": answer.columns, "rows": rows, "more": answer.more}
     output.print_list(rows, [clean(name) for name in answer.columns], list, empty="No rows.", body=body)
     if answer.more and not output.wants_json():

@@ -28,7 +28,7 @@ from redrive.reports.morning import SHOWN as MOST
 from redrive.reports.morning import Morning, in_words
 from redrive.reports.morning import headline as morning_headline
 from redrive.reports.needs import Need, course, label, lasting
-from redrive.reports.periods import FailureLog, Report, Row, advice, headline, percent, tried
+from redrive.reports.periods import FailureLog, Report, Row, advice, headline, name_strategy, percent
 
 FAILURES: Final = ("day", "agent", "category", "detail", "error", "task", "failed", "buried")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -229,7 +229,7 @@ def _agent_table(report: Report) -> output.Table:
 
 def _strategy_table(report: Report) -> output.Table:
     rows = [
-        [clean(tried(row.strategy)), bar(row.rate), percent(row.rate), f"{row.worked} of {row.tried}"]
+        [clean(name_strategy(row.strategy)), bar(row.rate), percent(row.rate), f"{row.worked} of {row.tried}"]
         for row in report.strategies[:SHOWN]
     ]
     return output.Table(*align_numbers(("tried", "", "worked", "times"), rows, left=2))

@@ -14,7 +14,7 @@ from redrive.core.store import Event
 from redrive.deadletters.verbs import Note
 from redrive.doors.cli import output
 from redrive.doors.cli.text import ago, clean, due, format_span, one_line
-from redrive.reports.timeline import Story, TimelineEntry, tell, used
+from redrive.reports.timeline import Story, TimelineEntry, tell, usage_in_words
 from redrive.reports.traceback_view import Raised, trace_link
 
 
@@ -77,7 +77,7 @@ def _head(story: Story, trace_url: str | None) -> Iterator[str]:
         "agent": job.agent,
         "model": job.model,
         "trace": trace_url,
-        "spent": used(story.spent) if story.spent is not None and len(job.history) > 1 else None,
+        "spent": usage_in_words(story.spent) if story.spent is not None and len(job.history) > 1 else None,
     }
     yield f"job {job.short_id}"
     yield from output.fact_lines(facts)

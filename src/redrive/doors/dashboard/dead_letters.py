@@ -120,7 +120,7 @@ async def _rank_groups(
 ) -> list[tuple[GroupView, int, list[int]]]:
     """Rank the groups that have matching dead letters, the unresolved ones first."""
     matching = [group for group in groups if group.fingerprint in counts.matching]
-    views, now = await rd.groups.ranked(matching, counts.every, limit=most), rd.clock.now()
+    views, now = await rd.groups.rank(matching, counts.every, limit=most), rd.clock.now()
     return [(view, counts.matching[view.fingerprint], list_hours(view, now)) for view in views]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.core.change import Edit, decode
 from redrive.core.json_keys import RepeatedKey, unique
 from redrive.core.redact import redact
-from redrive.deadletters.input_edits import patch_between, unmasked
+from redrive.deadletters.input_edits import patch_between, restore_masked
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import go_to, render_page
 from redrive.doors.dashboard.requests import ChosenDeadLetters, Form, make_filters, make_scope, read_choice, split_scope
@@ -84,7 +84,7 @@ def read_input(job: Job) -> dict[str, Json]:
 
 def _read_payload(text: str, job: Job) -> dict[str, Json]:
     """Read a new input, with the secrets of the old one behind its masks."""
-    payload: dict[str, Json] = unmasked(_read_object("payload", text, "{…}"), read_input(job))
+    payload: dict[str, Json] = restore_masked(_read_object("payload", text, "{…}"), read_input(job))
     return payload
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from redrive.deadletters.acts import GROUP
-from redrive.deadletters.group import HOUR, GroupView, tried
+from redrive.deadletters.group import HOUR, GroupView, rank_strategies
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.bulk_actions import OFFERED
 from redrive.doors.dashboard.dead_letters import list_hours
@@ -52,7 +52,7 @@ async def show_group(request: PageRequest) -> Values:
         "plot": plot_hours(hours, now),
         "canary": CANARY,
         "running": running,
-        "lessons": [(lesson.text, lesson.worked, lesson.failed) for lesson in tried(view.lessons)],
+        "lessons": [(lesson.text, lesson.worked, lesson.failed) for lesson in rank_strategies(view.lessons)],
         "another": view.other_agent,
         "offers": rank_offers(view, running=running is not None),
         "table": OFFERED,

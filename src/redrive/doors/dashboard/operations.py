@@ -8,7 +8,7 @@ from redrive.core.policy import schedule
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.overview import make_queue_row
 from redrive.doors.dashboard.rendering import go_back
-from redrive.reports.queue_numbers import viewed
+from redrive.reports.queue_numbers import with_paces
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -32,7 +32,7 @@ async def list_queues(request: PageRequest) -> Values:
     site, name = request.site, request.text("name")
     paused, activity = await request.rd.queues.paused(), await site.last_hour()
     paces = await site.read_cached("paces", request.rd.queues.paces, PACES_SECONDS)
-    queues = viewed(await site.queue_numbers(), paces)
+    queues = with_paces(await site.queue_numbers(), paces)
     chosen = [queue for queue in queues if name.lower() in queue.name.lower()]
     rows = [
         {

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from redrive.deadletters.new_groups import New, named, nothing_new, when
+from redrive.deadletters.new_groups import New, name_groups, nothing_new, when
 from redrive.doors.dashboard import words
 from redrive.doors.dashboard.live import LOOKS, read_latest_moves
 from redrive.reports.headline import standing
@@ -47,7 +47,7 @@ async def show_overview(request: PageRequest) -> Values:
     return {
         "health": standing(queues, needs, sum(hour.total.flows["succeeded"]), first, breakers),
         "first": first,
-        "new": [(which, groups, when(new, which), named(groups)) for which in NEW if (groups := new.of(which))],
+        "new": [(which, groups, when(new, which), name_groups(groups)) for which in NEW if (groups := new.of(which))],
         "nothing_new": nothing_new(new),
         "needs": [make_need_row(request, need) for need in needs[:NEEDS]],
         "more_needs": max(0, len(needs) - NEEDS),
