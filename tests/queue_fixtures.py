@@ -14,6 +14,7 @@ import pytest
 import redrive
 from redrive.stores.sqlite import SqliteStore
 from tests import elsewhere
+from tests.new_files import copy_template
 from tests.support import FakeClock
 
 
@@ -23,6 +24,7 @@ def clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
+    copy_template(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.shell import Shell, make_shell
 from tests.cli.zygote import Zygote
+from tests.new_files import copy_template
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,7 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture
 def shell(tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.chdir(tmp_path)
+    copy_template(monkeypatch)
     made = make_shell(tmp_path, zygote)
     yield made
     made.end_all()

@@ -8,6 +8,7 @@ import pytest
 pytest.register_assert_rewrite("tests.stores.contract")
 
 from tests.chaos.vfs import scratch_directory  # noqa: E402
+from tests.new_files import copy_template  # noqa: E402
 from tests.stores.openers import Openers  # noqa: E402
 from tests.stores.places import PLACES, SqlitePlace  # noqa: E402
 
@@ -47,10 +48,13 @@ async def sqlite(folder: Path) -> AsyncIterator[Openers]:
 
 
 @pytest.fixture(params=sorted(PLACES))
-async def openers(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Openers]:
+async def openers(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Openers]:
     """Openers of one place, for every kind of store."""
     if request.param == "postgres":
         request.getfixturevalue("postgres_server")
+    copy_template(monkeypatch)
     openers = Openers(request.param, folder, PLACES[request.param](folder))
     yield openers
     await openers.close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import redrive
+from tests.new_files import copy_template
 from tests.web.serving import Served, make_rd, serving
 
 
@@ -16,6 +17,7 @@ def clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
+    copy_template(monkeypatch)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 
 import apsw
@@ -13,11 +14,12 @@ from redrive.errors import StoreRefused
 APPLICATION_ID = 0x72647276  # "rdrv"
 
 
-def read_steps() -> list[str]:
+@cache
+def read_steps() -> tuple[str, ...]:
     """Read the SQL scripts, one per schema number, in order."""
     folder = resources.files("redrive.stores.sqlite") / "sql"
     scripts = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    return [script.read_text(encoding="utf-8") for script in scripts]
+    return tuple(script.read_text(encoding="utf-8") for script in scripts)
 
 
 def read_schema_number(connection: apsw.Connection) -> int:
