@@ -10,6 +10,7 @@
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -120,6 +121,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _leave_for_long(config, items)
     if config.getoption("--store"):
         _leave_for_files(config, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was collected stays until the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _leave_for_long(config: pytest.Config, items: list[pytest.Item]) -> None:
