@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -68,16 +68,15 @@ from redrive.retries.breaker import Breaker, FailureCounts
 from redrive.retries.changes import Counter
 from redrive.scripts.cycle import CycleHome, CycleMethods
 from redrive.scripts.failure_records import FailureRecorder
-from redrive.scripts.once import Effects, Key, OnceDecorator, Within, decorator
+from redrive.scripts.once import Effects, OnceMethods
 
 if TYPE_CHECKING:
     from redrive.stores.remote import Hub
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Redrive(TaskMethods, AgentMethods, WorkerMethods, CycleMethods, FailureMethods):
+class Redrive(TaskMethods, AgentMethods, WorkerMethods, CycleMethods, OnceMethods, FailureMethods):
     """A durable queue on one SQLite file.
 
     No argument: REDRIVE_URL, redrive.toml, else the XDG state folder. Making one does no I/O; the store is opened on
@@ -279,18 +278,6 @@ class Redrive(TaskMethods, AgentMethods, WorkerMethods, CycleMethods, FailureMet
     def workflow(self, name: str) -> Workflow:
         """Begin a workflow of steps that wait for each other: `add` them, then `start` it."""
         return Workflow(self._workflow_home, name)
-
-    # -- without a job
-
-    @overload
-    def once(self, function: Callable[P, R], /) -> Callable[P, R]: ...
-    @overload
-    def once(
-        self, /, *, key: Key | None = None, verify: Callable[..., Any] | None = None, within: Within | None = None
-    ) -> OnceDecorator: ...
-    def once(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function's effect happen once for each key, without a job, as `redrive.once` does, in this store."""
-        return decorator(lambda: self.core, function, options)
 
     # -- seeing
 

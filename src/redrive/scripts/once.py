@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -59,6 +59,22 @@ def decorator(core_of: Callable[[], Core], function: Any, options: Mapping[str, 
         return _decorate(core_of, _OnceFunction(function, **options))
 
     return decorate if function is None else decorate(function)
+
+
+class OnceMethods:
+    """The method of Redrive that makes effects happen once."""
+
+    core: Core
+
+    @overload
+    def once(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def once(
+        self, /, *, key: Key | None = None, verify: Callable[..., Any] | None = None, within: Within | None = None
+    ) -> OnceDecorator: ...
+    def once(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a function's effect happen once for each key, without a job, as `redrive.once` does, in this store."""
+        return decorator(lambda: self.core, function, options)
 
 
 def _decorate(core_of: Callable[[], Core], once: _OnceFunction) -> Callable[..., Any]:
