@@ -32,6 +32,7 @@ DEAD_LETTERS: Final = 50
 GROUPS: Final = 12
 """Groups that are shown above the dead letters."""
 GROUPS_A_PAGE: Final = 50
+"""Groups that the pages of groups alone show; the page 0 is that of the dead letters."""
 NEW: Final[tuple[New, ...]] = ("deploy", "hour")
 
 
@@ -46,7 +47,8 @@ async def list_dead_letters(request: PageRequest) -> Values:
         matching = {name: number for name, number in counts.matching.items() if name in group_filter.fingerprints}
         counts = counts._replace(matching=Counter(matching), lanes=Counter())
     number = len(counts.matching)
-    group_page = max(_read_group_page(request, number), int(group_filter is not None))
+    last_page = max(1, math.ceil(number / GROUPS_A_PAGE))
+    group_page = max(min(request.number("groups") or 0, last_page), int(group_filter is not None))
     skipped, most = (GROUPS_A_PAGE * (group_page - 1), GROUPS_A_PAGE) if group_page else (0, GROUPS)
     return {
         "choice": choice,
@@ -64,11 +66,6 @@ async def list_dead_letters(request: PageRequest) -> Values:
         "lanes": _describe_lanes(counts.lanes),
         "more_filters": any(name not in ("task", "queue", "detail", "since") for name in choice.filters),
     }
-
-
-def _read_group_page(request: PageRequest, groups: int) -> int:
-    """Read which page of the groups alone is asked for, the last one at most; 0 means a few above the dead letters."""
-    return min(request.whole("groups") or 0, max(1, math.ceil(groups / GROUPS_A_PAGE)))
 
 
 class GroupFilter(NamedTuple):
@@ -172,8 +169,8 @@ async def list_held(request: PageRequest) -> Values:
 async def _read_questions(rd: Redrive, jobs: Sequence[Job]) -> dict[str, Approval]:
     """Read the open question of each job."""
     asking = [job for job in jobs if job.because == "approval"]
-    found = [(job.id, question) for job in asking for question in await rd.sessions.questions(job)]
-    return {id: question for id, question in found if question.answer == "open"}
+    questions = [(job.id, question) for job in asking for question in await rd.sessions.questions(job)]
+    return {id: question for id, question in questions if question.answer == "open"}
 
 
 # -- export

@@ -142,8 +142,8 @@ async def patch_many(request: PageRequest, form: Form) -> Response:
         return await _show_patch(request, choice, text, form, status=422)
     which = split_scope(scope)
     run = await rd.dead.edit_many(_read_patch(text), **which, **form.run_options(), **request.sign(form))
-    told = f"Started with {words.counted(run.total, 'dead letter')}: what has not run yet can be taken back."
-    return go_to(request, request.address("redrive", id=run.id), told)
+    text = f"Started with {words.counted(run.total, 'dead letter')}: what has not run yet can be taken back."
+    return go_to(request, request.address("redrive", id=run.id), text)
 
 
 async def _show_patch(

@@ -147,7 +147,7 @@ async def _settle_group(rd: Redrive, verb: str, fingerprint: str, form: Form, by
         case "resolve":
             return await rd.groups.resolve(fingerprint, in_version=form.text("in_version"), **by)
         case "ignore":
-            limits: dict[str, Any] = {"rate": form.number("rate"), "count": form.whole("count")}
+            limits: dict[str, Any] = {"rate": form.number("rate"), "count": form.whole_number("count")}
             return await rd.groups.ignore(fingerprint, until=form.days() if form.text("days") else None, **limits, **by)
         case "reopen":
             return await rd.groups.reopen(fingerprint, **by)

@@ -50,20 +50,20 @@ async def show_job(request: PageRequest) -> Values:
     rd = request.rd
     job = await rd.jobs.get(request.path_params["id"])
     questions = await rd.sessions.questions(job)
-    told = timeline.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
-    left_out = 0 if request.text("story") == "all" else len(told.entries) - STORY_BEGIN - STORY_END
-    begin = told.entries[:STORY_BEGIN] if left_out > 0 else ()
+    story = timeline.tell(job, await rd.jobs.story(job.id), rd.clock.now(), await rd.dead.notes(job.id))
+    left_out = 0 if request.text("story") == "all" else len(story.entries) - STORY_BEGIN - STORY_END
+    begin = story.entries[:STORY_BEGIN] if left_out > 0 else ()
     result = await rd.jobs.result_json(job) if job.result_json is not None else None
     return {
         "section": find_section(job),
         "job": job,
-        "story": told,
+        "story": story,
         "questions": QUESTIONS,
         "facts": list_facts(job),
         "table": VERBS,
-        "shown": min(len(told.choices), SHOWN_VERBS),
+        "shown": min(len(story.choices), SHOWN_VERBS),
         "begin": begin,
-        "end": told.entries[-STORY_END:] if begin else told.entries,
+        "end": story.entries[-STORY_END:] if begin else story.entries,
         "left_out": left_out,
         "group": await _read_group(rd, job),
         "agents": sorted(rd.registry.fleet.agents),
@@ -129,7 +129,7 @@ async def _compare_runs(request: PageRequest, job: Job) -> Values:
     runs = sorted(attempts)
     if len(runs) < 2 or not job.payload:
         return {"compared": None, "runs": runs}
-    one, other = request.whole("one"), request.whole("other")
+    one, other = request.number("one"), request.number("other")
     one, other = one if one in attempts else runs[0], other if other in attempts else runs[-1]
     inputs = await request.rd.dead.inputs(job.id)
     return {

@@ -91,7 +91,7 @@ class ChosenItems(NamedTuple):
 
 
 def _choose_items(request: PageRequest, run: RedriveRun) -> ChosenItems:
-    which, place = request.choose("which", WHICH, "all"), request.whole("place")
+    which, place = request.choose("which", WHICH, "all"), request.number("place")
     text, why = request.text("place"), request.query_params.get("why") or None
     if text and (place is None or place >= len(run.by_group)):
         raise InvalidInput(field="place", problem=f"{text[:50]!r} is not a group of this redrive")

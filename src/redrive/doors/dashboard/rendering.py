@@ -116,14 +116,14 @@ def _mark(path: str) -> str:
 
 async def render_page(request: PageRequest, template: str, *, status: int = 200, **values: Any) -> Response:
     """Render the whole page, or the one block that a refresh asks for (`HX-Target: div#live` means block `live`)."""
-    found, flash = make_environment().get_template(template), _read_flash(request)
+    page, flash = make_environment().get_template(template), _read_flash(request)
     caller = request.caller
     shared: Values = {"request": request, "flash": flash, "me": request.display_name}
     shared |= {"caller_name": caller.name, "role": caller.role, "counts": await _count_for_nav(request.site)}
-    block, context = _read_block(request, found), {**shared, **values}
+    block, context = _read_block(request, page), {**shared, **values}
     token = _current.set(request)
     try:
-        text = found.render(context) if block is None else _render_block(found, block, context)
+        text = page.render(context) if block is None else _render_block(page, block, context)
     finally:
         _current.reset(token)
     body = text.encode("utf-8", "backslashreplace")  # a form may have sent half of a surrogate pair

@@ -103,7 +103,7 @@ class PageRequest(Request):
             raise InvalidInput(field=name, problem=f"{text[:SHOWN]!r} is not one of {', '.join(choices)}")
         return otherwise
 
-    def whole(self, name: str) -> int | None:
+    def number(self, name: str) -> int | None:
         """Read a parameter of the address as a number from 0; None where it is none."""
         text = self.text(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
@@ -179,7 +179,7 @@ class Form(ImmutableMultiDict[str, str]):
             raise InvalidInput(field=name, problem=f"{text[:SHOWN]!r} is not a number")
         return number
 
-    def whole(self, name: str) -> int | None:
+    def whole_number(self, name: str) -> int | None:
         number = self.number(name)
         if number is not None and not number.is_integer():
             raise InvalidInput(field=name, problem=f"{(self.text(name) or '')[:SHOWN]!r} is not a whole number")
@@ -198,7 +198,7 @@ class Form(ImmutableMultiDict[str, str]):
         if percent is not None and not 0 < percent <= 100:
             raise InvalidInput(field="pass_rate", problem=f"{percent:g} % is not above 0 and at most 100 %")
         return {
-            "canary": self.whole("canary") or 0,
+            "canary": self.whole_number("canary") or 0,
             "pass_rate": PASS_RATE if percent is None else percent / 100,
             "rate": self.number("rate"),
             "token": self.text("token"),
