@@ -118,9 +118,9 @@ def describe_filters(filters: Mapping[str, Any]) -> str:
 payload_argument = click.argument("payload_text", metavar="[JSON | @FILE | -]", default="{}")
 
 
-def read_payload(given: str, limit: int) -> dict[str, Any]:
-    """Read a JSON object, or raise a Refusal that says what it is instead."""
-    value = _decode(_read_text(given, SPACE * limit))
+def read_payload(given: str, rd: Redrive) -> dict[str, Any]:
+    """Read a JSON object that the app may take, or raise a Refusal that says what the text is instead."""
+    value = _decode(_read_text(given, SPACE * rd.settings.payload_limit))
     if not isinstance(value, dict):
         raise Refusal(f"payload: must be a JSON object, not {_kind(value)}", PAYLOAD_HINT)
     return value

@@ -32,7 +32,7 @@ from redrive.doors.cli.arguments import (
 )
 from redrive.doors.cli.import_export import export, import_
 from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
-from redrive.doors.cli.jobs import describe_next_page, format_attempts, page_json, print_moved, resolve
+from redrive.doors.cli.jobs import format_attempts, print_moved, print_page, resolve
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.redrives import bulk_options, edit_many, redrive_
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
@@ -58,16 +58,10 @@ def dead() -> None:
 def list_(filters: dict[str, Any], limit: int, cursor: str | None) -> None:
     """List dead letters, the latest first."""
     page = use_app(lambda rd: _list_dead(rd, filters, limit, cursor))
-    closer = [f"Look closer: redrive dead show {job.short_id}" for job in page.jobs[:1]]
-    output.print_list(
-        page.jobs,
-        ("id", "task", "queue", "attempts", "died", "because", "last error"),
-        _row,
-        empty="No dead letters here: nothing needs you. `redrive health` shows the rest.",
-        more="\n".join(filter(None, (describe_next_page(page), *closer))),
-        body=lambda: page_json(page),
-        cut=True,
-    )
+    closer = "".join(f"Look closer: redrive dead show {job.short_id}" for job in page.jobs[:1])
+    columns = ("id", "task", "queue", "attempts", "died", "because", "last error")
+    empty = "No dead letters here: nothing needs you. `redrive health` shows the rest."
+    print_page(page, columns, _row, empty=empty, more=closer)
 
 
 async def _list_dead(rd: Redrive, filters: dict[str, Any], limit: int, cursor: str | None) -> Page:
@@ -75,17 +69,9 @@ async def _list_dead(rd: Redrive, filters: dict[str, Any], limit: int, cursor: s
 
 
 def _row(job: Job) -> tuple[object, ...]:
-    died = ago(job.updated_at)
     back = f", back {ago(max(job.comes_back_at, time.time()))}" if job.comes_back_at is not None else ""
-    return (
-        job.short_id,
-        job.task,
-        job.queue,
-        format_attempts(job),
-        died,
-        f"{job.because}{back}",
-        shorten(job.error or ""),
-    )
+    because, error = f"{job.because}{back}", shorten(job.error or "")
+    return job.short_id, job.task, job.queue, format_attempts(job), ago(job.updated_at), because, error
 
 
 @dead.command(short_help="Show a dead letter's timeline, and what to do next.")
@@ -135,21 +121,18 @@ def edit(
 
 def _edit_one(id: str, payload: str, repeat: tuple[str, ...], why: str | None, *, dry_run: bool) -> int:
     async def preview(rd: Redrive) -> EditPreview:
-        return await rd.dead.preview_edit(id, read_payload(payload, rd.settings.payload_limit))
+        return await rd.dead.preview_edit(id, read_payload(payload, rd))
 
     async def edit(rd: Redrive) -> Job:
-        given = read_payload(payload, rd.settings.payload_limit)
+        given = read_payload(payload, rd)
         return await rd.dead.edit(id, given, repeat=repeat, who=acting_user(), why=why)
 
     if dry_run:
-        return _print_preview(use_app(preview))
+        preview_of = use_app(preview)
+        output.print_answer(preview_of, _preview_lines(preview_of))
+        return 0 if preview_of.ok else 1
     print_moved(use_app(edit), "edited and redriven", "redrive status {id}")
     return 0
-
-
-def _print_preview(preview: EditPreview) -> int:
-    output.print_answer(preview, _preview_lines(preview))
-    return 0 if preview.ok else 1
 
 
 def _preview_lines(preview: EditPreview) -> Iterator[str]:
@@ -189,10 +172,8 @@ def diff(id: str, one: int, other: int) -> None:
 def purge(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, yes: bool, why: str | None) -> None:
     """Remove the contents of dead letters for good, by id, by filter or all. Counted; the keys stay remembered."""
     if [bool(ids), bool(filters), all_].count(True) != 1:
-        raise Refusal(
-            "say what to purge: ids, a filter such as --queue, or --all, one of them",
-            "`redrive dead list` shows what there is",
-        )
+        problem = "say what to purge: ids, a filter such as --queue, or --all, one of them"
+        raise Refusal(problem, "`redrive dead list` shows what there is")
     scope: dict[str, Any] = {"all": all_, **use_app(lambda rd: resolve_filters(rd, filters))}
     plan = use_app(lambda rd: rd.dead.purge_plan(ids, **scope))
     if plan.number:
@@ -271,16 +252,15 @@ def _describe_status(view: GroupView) -> str:
 def _history_lines(view: GroupView) -> Iterator[str]:
     if view.lessons:
         yield "what was tried"
-    for one in rank_strategies(view.lessons):
-        yield f"  {clean(one.text)}: worked {one.worked} of {plural(one.times, 'time')}"
+    for lesson in rank_strategies(view.lessons):
+        yield f"  {clean(lesson.text)}: worked {lesson.worked} of {plural(lesson.times, 'time')}"
     if view.samples:
         yield "its latest dead letters"
     for job in view.samples:
         yield f"  {job.short_id}  {ago(job.updated_at)}, {job.because}: {shorten(job.error or '')}"
     if view.state.story:
         yield "timeline"
-    for entry in view.state.story:
-        yield output.timeline_line(entry.at, entry.what, entry.who, entry.why)
+    yield from output.timeline_lines(view.state.story)
 
 
 def _group_steps(view: GroupView) -> Iterator[str]:
@@ -323,9 +303,8 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **give
     if until is not None and days is not None:
         raise Refusal("give --until or --days, not both", "`redrive dead ignore-group --help` shows how it is used")
     if days is not None and not 0 < days <= LONGEST_DAYS:
-        raise Refusal(
-            f"--days {days:g} is not from 0 to {LONGEST_DAYS:,}", "without a limit it is ignored until reopened"
-        )
+        hint = "without a limit it is ignored until reopened"
+        raise Refusal(f"--days {days:g} is not from 0 to {LONGEST_DAYS:,}", hint)
     end = timedelta(days=days) if days is not None else None if until is None else read_time("until", until)
     _print_group(use_app(lambda rd: rd.groups.ignore(fingerprint, until=end, who=acting_user(), **given)))
 

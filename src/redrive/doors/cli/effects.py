@@ -19,6 +19,7 @@ from redrive.doors.cli.text import ago, clean, shorten
 
 PREFIX: Final = "effect:"
 LIMIT: Final = 50
+COLUMNS: Final = ("key", "status", "function", "when", "note")
 
 
 @click.command()
@@ -30,14 +31,9 @@ def effects(is_open: bool, status: Any, limit: int) -> None:
     """List what functions with `redrive.once` did outside, newest first."""
     records = use_app(lambda rd: _list_effects(rd, is_open=is_open, status=status))
     left = len(records) - limit
-    output.print_list(
-        records[:limit],
-        ("key", "status", "function", "when", "note"),
-        _row,
-        empty="No effects here. Functions with @redrive.once record them.",
-        more=f"There are {left} more: repeat it with a larger --limit" if left > 0 else "",
-        body=lambda: view(records[:limit]),
-    )
+    more = f"There are {left} more: repeat it with a larger --limit" if left > 0 else ""
+    empty = "No effects here. Functions with @redrive.once record them."
+    output.print_list(records[:limit], COLUMNS, _row, empty=empty, more=more, body=view(records[:limit]))
 
 
 async def _list_effects(rd: Redrive, *, is_open: bool, status: Any) -> Sequence[EffectRecord]:

@@ -105,7 +105,9 @@ def forget(name: str) -> None:
 def workflows(id: str | None, limit: int) -> None:
     """List workflows, the newest first; with the ID of one (or of a job in it), its steps and what they wait for."""
     if id is not None:
-        _print_workflow(use_app(lambda rd: _get_status(rd, id)))
+        status = use_app(lambda rd: _get_status(rd, id))
+        lines = (one_line(status.text), output.Table(STEPS, map(_step_row, status.steps)))
+        output.print_answer(lambda: view(status, secrets=True), lines)
         return
     statuses = use_app(lambda rd: rd.workflows.list(limit=limit))
     empty = "No workflow was ever started here."
@@ -120,11 +122,6 @@ def _workflow_row(status: WorkflowStatus) -> tuple[object, ...]:
     done = f"{status.count('DONE', 'FORGOTTEN')}/{len(status.steps)}"
     failed, blocked = (shorten(", ".join(step.name for step in steps)) for steps in (status.failed, status.blocked))
     return status.id[-8:], status.name, status.state, done, failed, blocked, ago(status.created_at)
-
-
-def _print_workflow(status: WorkflowStatus) -> None:
-    table = output.Table(STEPS, map(_step_row, status.steps))
-    output.print_answer(lambda: view(status, secrets=True), (one_line(status.text), table))
 
 
 def _step_row(step: StepStatus) -> tuple[object, ...]:

@@ -62,14 +62,12 @@ def import_(
     --follow it ends at Ctrl-C or SIGTERM, and prints what it did.
     """
     mapping = dict(map(_read_pair, mapped)) or None
-    _refuse_missing_ids(given["completed"])
-    _refuse_conflicts(file, follow=follow, dry_run=dry_run)
+    _check_options(file, given["completed"], given["aside"], follow=follow, dry_run=dry_run)
     rd = _connect(dry_run=dry_run)
     options = {**given, "mapping": mapping, "as_": "waiting" if waiting else "dead", "why": why}
-    if file == "-" and given["aside"] is None and not dry_run:
-        raise Refusal("lines from a pipe need a place for those that cannot be imported", "name one with --aside FILE")
     done = _follow(rd, file, options) if follow else _import(rd, file, {**options, "dry_run": dry_run})
-    output.print_answer(lambda: _imported_json(done), _imported_lines(done))
+    problems = [{"line": line, "why": problem} for line, problem in done.problems]
+    output.print_answer(msgspec.structs.asdict(done) | {"problems": problems}, _imported_lines(done))
     return 0 if done.ok else 1
 
 
@@ -89,18 +87,16 @@ def _follow(rd: Redrive, file: str, options: dict[str, Any]) -> Imported:
     return run_with(rd, follow)
 
 
-def _refuse_conflicts(file: str, *, follow: bool, dry_run: bool) -> None:
+def _check_options(file: str, completed: str | None, aside: str | None, *, follow: bool, dry_run: bool) -> None:
+    if completed is not None and not Path(completed).expanduser().is_file():  # all that is done would be imported again
+        hint = "correct the path; leave --completed out if nothing is done yet"
+        raise Refusal(f"there is no file of completed ids at {completed}", hint)
     if follow and dry_run:
         raise Refusal("--follow goes on, and --dry-run changes nothing", "leave one of them out")
     if follow and file == "-":
         raise Refusal("--follow needs a file: a pipe has an end", "name the file that the other program writes")
-
-
-def _refuse_missing_ids(completed: str | None) -> None:
-    """Refuse a path without a file: with a mistyped one, everything that is done would be imported again."""
-    if completed is not None and not Path(completed).expanduser().is_file():
-        hint = "correct the path; leave --completed out if nothing is done yet"
-        raise Refusal(f"there is no file of completed ids at {completed}", hint)
+    if file == "-" and aside is None and not dry_run:
+        raise Refusal("lines from a pipe need a place for those that cannot be imported", "name one with --aside FILE")
 
 
 def _read_pair(text: str) -> tuple[str, str]:
@@ -135,21 +131,12 @@ def _show_progress(file: str) -> Iterator[Callable[[int], None] | None]:
         yield lambda size: bar.advance(job, size)
 
 
-def _imported_json(done: Imported) -> dict[str, Any]:
-    problems = [{"line": line, "why": problem} for line, problem in done.problems]
-    return msgspec.structs.asdict(done) | {"problems": problems}
-
-
 def _imported_lines(done: Imported) -> Iterator[str]:
     would = "would be imported" if done.dry_run else "imported"
-    parts = [
-        f"{done.imported} {would}",
-        f"{done.updated} known with fewer tries" if done.updated else "",
-        f"{done.duplicates} known" if done.duplicates else "",
-        f"{done.completed} completed" if done.completed else "",
-        f"{done.aside} kept aside" if done.aside else "",
-    ]
-    yield f"{plural(done.read, 'line')}: " + " + ".join(filter(None, parts))
+    known = {"known with fewer tries": done.updated, "known": done.duplicates}
+    numbers = known | {"completed": done.completed, "kept aside": done.aside}
+    parts = [f"{done.imported} {would}", *(f"{number} {words}" for words, number in numbers.items() if number)]
+    yield f"{plural(done.read, 'line')}: {' + '.join(parts)}"
     if done.closed:
         verb = "would be" if done.dry_run else "was" if done.closed == 1 else "were"
         yield f"  {plural(done.closed, 'dead letter')} {verb} closed as completed"

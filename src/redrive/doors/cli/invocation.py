@@ -46,21 +46,15 @@ def invocation() -> Invocation:
 
 def shared_options(command: F) -> F:
     """Add --url and --json, wherever on the command line they stand."""
-    url = click.option(
-        "--url", metavar="FILE", expose_value=False, callback=_keep("url"), help="The database, e.g. jobs.db."
-    )
-    json = click.option(
-        "--json", is_flag=True, expose_value=False, callback=_keep("json"), help="Print JSON, for programs."
-    )
+    extra: dict[str, Any] = {"expose_value": False, "callback": _keep}
+    url = click.option("--url", metavar="FILE", help="The database, e.g. jobs.db.", **extra)
+    json = click.option("--json", is_flag=True, help="Print JSON, for programs.", **extra)
     return url(json(command))
 
 
-def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value:
-            setattr(ctx.find_root().ensure_object(Invocation), name, value)
-
-    return keep
+def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value:
+        setattr(ctx.find_root().ensure_object(Invocation), str(parameter.name), value)
 
 
 def acting_user() -> str:

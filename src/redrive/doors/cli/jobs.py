@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -59,7 +59,7 @@ def enqueue(task: str, payload_text: str, run_at: str | None, **given: Any) -> N
     at = None if run_at is None else read_time("run_at", run_at)
     options = _name_options(run_at=at, **given)
     rd = connect(creates=True)
-    payload = read_payload(payload_text, rd.settings.payload_limit)
+    payload = read_payload(payload_text, rd)
     handle, waits = run_with(rd, lambda rd: _enqueue(rd, task, payload, options))
     flags = {"duplicate": handle.duplicate, "spooled": handle.spooled, "direct": handle.direct}
     warnings = {"warnings": [waits] if waits else []}
@@ -173,15 +173,9 @@ def jobs(state: tuple[str, ...], filters: dict[str, Any], **given: Any) -> None:
     """List jobs, newest first."""
     states = tuple(name.strip() for names in state for name in names.split(","))
     page = use_app(lambda rd: _list_jobs(rd, states, filters, **given))
-    output.print_list(
-        page.jobs,
-        ("id", "state", "task", "queue", "attempts", "changed", "last error"),
-        _row,
-        empty='No jobs here. Accept one with: redrive enqueue TASK \'{"name": "value"}\'',
-        more=describe_next_page(page),
-        body=lambda: page_json(page),
-        cut=True,
-    )
+    columns = ("id", "state", "task", "queue", "attempts", "changed", "last error")
+    empty = 'No jobs here. Accept one with: redrive enqueue TASK \'{"name": "value"}\''
+    print_page(page, columns, _row, empty=empty)
 
 
 async def _list_jobs(
@@ -201,12 +195,18 @@ def format_attempts(job: Job) -> str:
     return str(job.attempts) if job.allowed is None else f"{job.attempts}/{job.allowed}"
 
 
-def page_json(page: Page) -> dict[str, Any]:
-    return {"jobs": [output.job_json(job) for job in page.jobs], "cursor": page.cursor, "as_of": iso(page.as_of)}
+def print_page(
+    page: Page, columns: Sequence[str], row: Callable[[Job], Sequence[object]], *, empty: str, more: str = ""
+) -> None:
+    """Print a page of jobs, and the cursor of the next page if there may be one."""
+    following = f"There may be more: repeat it with --cursor {page.cursor}" if page.cursor is not None else ""
+    after = "\n".join(filter(None, (following, more)))
+    facts = {"cursor": page.cursor, "as_of": iso(page.as_of)}
 
+    def body() -> dict[str, Any]:
+        return {"jobs": [output.job_json(job) for job in page.jobs], **facts}
 
-def describe_next_page(page: Page) -> str:
-    return f"There may be more: repeat it with --cursor {page.cursor}" if page.cursor is not None else ""
+    output.print_list(page.jobs, columns, row, empty=empty, more=after, body=body, cut=True)
 
 
 @click.command()
@@ -269,7 +269,7 @@ def call(app: str, task: str, payload_text: str, timeout: float | None, **given:
     """
     rd = load_app(app)
     check_known("task", task, rd.registry.handlers, app)
-    payload = read_payload(payload_text, rd.settings.payload_limit)
+    payload = read_payload(payload_text, rd)
     options = _name_options(**given)
     _exit_with_outcome(run_with(rd, lambda rd: rd.call(task, payload, timeout=timeout, **options)))
 
@@ -283,7 +283,7 @@ def call(app: str, task: str, payload_text: str, timeout: float | None, **given:
 def submit(task: str, payload_text: str, **given: Any) -> None:
     """Have a worker do it later, in one attempt. The answer is an operation to ask about."""
     rd = connect(creates=True)
-    payload = read_payload(payload_text, rd.settings.payload_limit)
+    payload = read_payload(payload_text, rd)
     _print_outcome(run_with(rd, lambda rd: rd.submit(task, payload, **_name_options(**given))))
 
 

@@ -19,7 +19,7 @@ from redrive.doors.cli import output
 from redrive.doors.cli.invocation import connect, shared_options
 from redrive.doors.cli.logs import TextLines
 from redrive.doors.cli.problems import Refusal
-from redrive.doors.cli.serve import listen_on
+from redrive.doors.cli.serve import allow_host_option, listen_on
 from redrive.doors.cli.worker import load_app
 from redrive.errors import ConfigError
 
@@ -52,13 +52,7 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
     help="What HTTP clients must show, better given in REDRIVE_MCP_TOKEN; else one is made and printed. Several, one "
     "for each client, keep their sessions apart.",
 )
-@click.option(
-    "--allow-host",
-    "also",
-    metavar="HOST:PORT",
-    multiple=True,
-    help="Another name that HTTP clients may know this server by.",
-)
+@allow_host_option("Another name that HTTP clients may know this server by.")
 @shared_options
 def mcp(
     app: str | None,
@@ -76,15 +70,17 @@ def mcp(
     _check_extra()
     optional_name("session", session)
     options: dict[str, Any] = {"tasks": app is not None, "allow_write": allow_write}
-    if address is not None:
+    if address is None:
+        with _stdout_to_stderr():
+            rd = _load(app)
+        _serve_stdio(rd, session, **options)
+    else:
         host, port = _read_address(address)
-        _check_session(session)
+        if session is not None:  # a consent given to one client would count for every other one
+            problem = "--session is for standard input and output: over HTTP each client has its own session"
+            raise Refusal(problem, "leave it out; give each client a --token or an Mcp-Session-Id of its own")
         _check_tokens(tokens, host)
         _serve_http(_load(app), host, port, tokens, also, **options)
-        return
-    with _stdout_to_stderr():
-        rd = _load(app)
-    _serve_stdio(rd, session, **options)
 
 
 def _check_extra() -> None:
@@ -152,24 +148,13 @@ def _read_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _check_session(session: str | None) -> None:
-    """Refuse one session for all clients: a consent given to one client would count for every other one."""
-    if session is not None:
-        raise Refusal(
-            "--session is for standard input and output: over HTTP each client has its own session",
-            "leave it out; give each client a --token or an Mcp-Session-Id of its own",
-        )
-
-
 def _check_tokens(tokens: tuple[str, ...], host: str) -> None:
     from redrive.doors.web.guard import is_loopback
     from redrive.doors.web.tokens import check_token
 
     if not tokens and not is_loopback(host):
-        raise Refusal(
-            f"{host} can be reached from outside, and there is no token",
-            f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}",
-        )
+        problem = f"{host} can be reached from outside, and there is no token"
+        raise Refusal(problem, f"set REDRIVE_MCP_TOKEN to a secret of your own, or serve on {ADDRESS}")
     try:
         for token in tokens:
             check_token(token)

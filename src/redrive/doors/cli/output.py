@@ -31,67 +31,28 @@ NAME_WIDTH: Final = 14
 TEXT_WIDTH: Final = 20
 """Columns are left out before a name or a text gets narrower than this."""
 LEAST_WIDTH: Final = 6
-TEXT_COLUMNS: Final = frozenset(
-    [
-        "last error",
-        "error",
-        "why",
-        "what",
-        "said",
-        "title",
-        "suggestion",
-        "note",
-        "task",
-        "queue",
-        "agent",
-        "schedule",
-        "line",
-        "workflow",
-        "step",
-        "waits for",
-        "failed",
-        "blocked",
-        "detail",
-        "category",
-        "tried",
-        "scope",
-        "by",
-        "who",
-        "bound to",
-        "now",
-        "of",
-        "longest",
-        "version",
-    ]
-)
-"""Columns that may be shortened unless they hold numbers. All others stay whole or are left out."""
-LEFT_OUT_FIRST: Final = [
-    "zone",
-    "trend",
-    "first",
-    "bound to",
-    "cause",
-    "next probe",
-    "purged",
-    "discarded",
-    "skipped",
-    "retried",
-    "deferred",
-    "took p50",
-    "wait p50",
+_TEXTS: Final = ("last error", "error", "why", "what", "said", "title", "suggestion", "note", "tried", "now")
+_NAMES: Final = (
+    "task",
     "queue",
-    "because",
-    "category",
-    "attempts",
-    "suggestion",
-    "buried",
+    "agent",
+    "schedule",
+    "line",
+    "workflow",
+    "step",
+    "by",
     "who",
     "of",
-    "why",
-    "workers",
-    "heard of",
-    "queues",
-]
+    "scope",
+    "version",
+)
+_LISTS: Final = ("longest", "waits for", "failed", "blocked", "detail", "category", "bound to")
+TEXT_COLUMNS: Final = frozenset((*_TEXTS, *_NAMES, *_LISTS))
+"""Columns that may be shortened unless they hold numbers. All others stay whole or are left out."""
+_FIRST_OUT: Final = ("zone", "trend", "first", "bound to", "cause", "next probe", "purged", "discarded", "skipped")
+_NEXT_OUT: Final = ("retried", "deferred", "took p50", "wait p50", "queue", "because", "category", "attempts")
+_LAST_OUT: Final = ("suggestion", "buried", "who", "of", "why", "workers", "heard of", "queues")
+LEFT_OUT_FIRST: Final = (*_FIRST_OUT, *_NEXT_OUT, *_LAST_OUT)
 """Columns in the order in which a table that is too wide leaves them out, after empty ones and charts."""
 
 _RISKY: Final = re.compile(r"[\x7f-\U0010ffff]")
@@ -190,11 +151,7 @@ def _public(body: Any) -> Any:
 
 def escape_controls(text: str) -> str:
     """Escape characters of a JSON text that a terminal obeys (U+009B begins a command) or reorders."""
-    return _RISKY.sub(_escape_match, text)
-
-
-def _escape_match(match: re.Match[str]) -> str:
-    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
+    return _RISKY.sub(lambda sign: sign[0] if sign[0].isprintable() else json.dumps(sign[0])[1:-1], text)
 
 
 @contextmanager
@@ -222,6 +179,12 @@ def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:
     for name, value in facts.items():
         if value:
             yield f"  {name:<9} {clean(value)}"
+
+
+def timeline_lines(entries: Iterable[Any]) -> Iterator[str]:
+    """Format the timeline of a group or a redrive."""
+    for entry in entries:
+        yield timeline_line(entry.at, entry.what, entry.who, entry.why)
 
 
 def timeline_line(at: float | None, what: str, who: str | None, why: str | None) -> str:

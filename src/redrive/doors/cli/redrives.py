@@ -33,6 +33,7 @@ ROWS: Final = 20
 """How many groups are shown; --json has all of them."""
 LOOK_FIRST: Final = "repeat it with --yes if that is meant, or look first with --dry-run"
 Show = Callable[["RedriveRun"], None]
+COUNT: Final = click.IntRange(min=0)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -41,17 +42,9 @@ def bulk_options(command: F) -> F:
     for option in (
         yes_option,
         click.option("--detach", is_flag=True, help="Start it and leave the rest to the workers."),
-        click.option("--rate", metavar="N", type=float, default=None, help="At most N a second."),
-        click.option(
-            "--pass-rate",
-            metavar="SHARE",
-            type=float,
-            default=None,
-            help="The share of a canary that must succeed: 0.8.",
-        ),
-        click.option(
-            "--canary", metavar="N", type=click.IntRange(min=0), default=0, help="N go first and must succeed."
-        ),
+        click.option("--rate", metavar="N", type=float, help="At most N a second."),
+        click.option("--pass-rate", metavar="SHARE", type=float, help="The share of a canary that must succeed: 0.8."),
+        click.option("--canary", metavar="N", type=COUNT, default=0, help="N go first and must succeed."),
     ):
         command = option(command)
     return command
@@ -94,14 +87,14 @@ def edit_many(
     scope: dict[str, Any] = {"ids": ids, "all": all_, "where": use_app(lambda rd: resolve_filters(rd, filters))}
 
     async def preview_edit(rd: Redrive) -> PatchPreview:
-        return await rd.dead.preview_edit_many(read_payload(patch, rd.settings.payload_limit), **scope)
+        return await rd.dead.preview_edit_many(read_payload(patch, rd), **scope)
 
     preview = use_app(preview_edit)
     number = preview.changing if preview.looked_at is None else preview.number
     action = f"edit and redrive {plural(number, 'dead letter')}" if preview.changing else None
 
     async def start(rd: Redrive, **options: Any) -> RedriveRun:
-        given = read_payload(patch, rd.settings.payload_limit)
+        given = read_payload(patch, rd)
         return await rd.dead.edit_many(given, **scope, token=preview.token, who=acting_user(), why=why, **options)
 
     status = _start_run(preview, _patch_lines(preview), action, start, **how)
@@ -273,8 +266,11 @@ def list_(limit: int) -> None:
 
 def _row(run: RedriveRun) -> tuple[object, ...]:
     moved = f"{run.moved} of {run.total}"
-    numbers = (moved, run.succeeded, run.failed_again, run.skipped, run.open)
-    return run.short_id, run.state, ago(run.at), run.who, *numbers, shorten(run.chosen, 40)
+    return run.short_id, run.state, ago(run.at), run.who, moved, *_results(run), shorten(run.chosen, 40)
+
+
+def _results(counts: Any) -> tuple[int, ...]:
+    return counts.succeeded, counts.failed_again, counts.skipped, counts.open
 
 
 @redrives.command(short_help="Show a redrive: its score, its timeline, and what to do next.")
@@ -324,22 +320,17 @@ def follow(id: str) -> int:
 @shared_options
 def pause(id: str, why: str | None) -> None:
     """Pause a redrive: nothing more is moved until it is resumed; what was moved goes on."""
-    _print_steered(
-        use_app(lambda rd: rd.redrives.pause(id, who=acting_user(), why=why)), "redrive redrives resume {id}"
-    )
+    _print_steered(use_app(lambda rd: rd.redrives.pause(id, who=acting_user(), why=why)), "resume")
 
 
 @redrives.command(short_help="Resume a redrive where it stopped.")
 @click.argument("id")
-@click.option("--canary", metavar="N", type=click.IntRange(min=0), help="N go first again; 0 for none.")
+@click.option("--canary", metavar="N", type=COUNT, help="N go first again; 0 for none.")
 @why_option
 @shared_options
 def resume(id: str, canary: int | None, why: str | None) -> None:
     """Resume a redrive where it stopped; after a canary that failed, with another one."""
-    _print_steered(
-        use_app(lambda rd: rd.redrives.resume(id, canary=canary, who=acting_user(), why=why)),
-        "redrive redrives follow {id}",
-    )
+    _print_steered(use_app(lambda rd: rd.redrives.resume(id, canary=canary, who=acting_user(), why=why)), "follow")
 
 
 @redrives.command(short_help="Cancel a redrive; what was moved stays moved.")
@@ -348,12 +339,12 @@ def resume(id: str, canary: int | None, why: str | None) -> None:
 @shared_options
 def cancel(id: str, why: str | None) -> None:
     """Cancel a redrive: what was moved stays moved, the rest stays dead."""
-    _print_steered(use_app(lambda rd: rd.redrives.cancel(id, who=acting_user(), why=why)), "redrive redrives show {id}")
+    _print_steered(use_app(lambda rd: rd.redrives.cancel(id, who=acting_user(), why=why)), "show")
 
 
-def _print_steered(run: RedriveRun, following: str) -> None:
-    id = run.short_id
-    output.print_answer(run, (f"redrive {id} is {one_line(run.text)}", f"  next: {following.format(id=id)}"))
+def _print_steered(run: RedriveRun, next_command: str) -> None:
+    next_step = f"  next: redrive redrives {next_command} {run.short_id}"
+    output.print_answer(run, (f"redrive {run.short_id} is {one_line(run.text)}", next_step))
 
 
 # ---- its score
@@ -363,11 +354,13 @@ def _run_lines(run: RedriveRun) -> output.Lines:
     yield from _head(run)
     for reason, number in run.skipped_because.items():
         yield f"  skipped   {number} × {one_line(reason)}"
-    yield output.Table(SCORES, [_score_row(group) for group in run.by_group[:ROWS]])
+    groups = run.by_group[:ROWS]
+    yield output.Table(
+        SCORES, [(*_group_cells(group), group.number, group.moved, *_results(group)) for group in groups]
+    )
     yield from _describe_rest(len(run.by_group))
     yield "timeline"
-    for entry in run.story:
-        yield output.timeline_line(entry.at, entry.what, entry.who, entry.why)
+    yield from output.timeline_lines(run.story)
     yield from _next_steps(run)
 
 
@@ -392,17 +385,13 @@ def _describe_results(run: RedriveRun) -> str:
     return ", ".join([*results, f"{run.open} open"])
 
 
-def _score_row(group: Any) -> Sequence[object]:
-    numbers = (group.number, group.moved, group.succeeded, group.failed_again, group.skipped, group.open)
-    return (*_group_cells(group), *numbers)
-
-
 def _next_steps(run: RedriveRun) -> Iterator[str]:
     id = run.short_id
+    moving = (f"Follow it: redrive redrives follow {id}", f"Stop it: redrive redrives pause {id}")
     ways = {
         "paused": (f"Go on: redrive redrives resume {id}", f"End it: redrive redrives cancel {id}"),
-        "canary": (f"Follow it: redrive redrives follow {id}", f"Stop it: redrive redrives pause {id}"),
-        "moving": (f"Follow it: redrive redrives follow {id}", f"Stop it: redrive redrives pause {id}"),
+        "canary": moving,
+        "moving": moving,
         "settling": (f"{run.open} wait for a worker or still run: redrive redrives follow {id}",),
     }.get(run.state, ())
     failed = (f"What failed again: redrive redrives show {id} --status failed_again",) if run.failed_again else ()

@@ -348,9 +348,5 @@ LOAD: Final = ("agent", "waiting", "running", "held", "dead", "done", "retried",
 def _load_row(view: AgentLoad) -> Sequence[str]:
     numbers = (view.waiting, view.running, view.held, view.dead, view.done, view.retried, view.buried)
     why = ", ".join(f"{category} {format_number(number)}" for category, number in view.mix.items())
-    return [
-        clean(view.agent or "(no agent)"),
-        *(f"{number:,}" for number in numbers),
-        percent(view.failure_rate, 1),
-        why,
-    ]
+    rate = percent(view.failure_rate, 1)
+    return [clean(view.agent or "(no agent)"), *(f"{number:,}" for number in numbers), rate, why]

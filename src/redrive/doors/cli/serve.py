@@ -27,26 +27,23 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8420
+PORTS: Final = click.IntRange(0, 65535)
+
+
+def allow_host_option(text: str) -> Callable[[Any], Any]:
+    return click.option("--allow-host", "also", metavar="HOST:PORT", multiple=True, help=text)
 
 
 @click.command()
 @click.argument("app", required=False)
 @click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", metavar="N", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one."
-)
+@click.option("--port", metavar="N", type=PORTS, default=PORT, show_default=True, help="0: any free one.")
 @click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once.")
 @click.option("--queues", metavar="A,B", type=split_names, help="Only jobs of these queues.")
 @click.option("--grace", metavar="SECONDS", type=click.FloatRange(min=0), help="How long running jobs may finish.")
 @click.option("--no-worker", is_flag=True, help="Serve only; other processes run the jobs.")
 @click.option("--no-auth", is_flag=True, help="Ask for no token. Only on this machine's own address.")
-@click.option(
-    "--allow-host",
-    "also",
-    metavar="HOST:PORT",
-    multiple=True,
-    help="Another name that browsers may know this server by.",
-)
+@allow_host_option("Another name that browsers may know this server by.")
 @click.option("--open", "opens", is_flag=True, help="Open the dashboard in a browser.")
 @shared_options
 def serve(
@@ -94,10 +91,8 @@ def _check_auth(host: str, *, no_auth: bool) -> None:
     from redrive.doors.web.guard import is_loopback
 
     if no_auth and not is_loopback(host):
-        raise Refusal(
-            f"{host} can be reached from outside: without a token everyone could act",
-            f"leave --no-auth out, or serve on {HOST}",
-        )
+        problem = f"{host} can be reached from outside: without a token everyone could act"
+        raise Refusal(problem, f"leave --no-auth out, or serve on {HOST}")
 
 
 def _check_hosts(also: tuple[str, ...]) -> None:

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from redrive.core.words import duration
+from redrive.core.words import duration, span
 
 if TYPE_CHECKING:
     from redrive.core.timings import Span
     from redrive.reports.queue_numbers import QueueView
     from redrive.reports.workforce import TaskView
 
-UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 PACE: Final = ("wait p50", "wait p95", "took p50", "took p95", "failed")
 """The columns of `format_pace`."""
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -70,7 +69,7 @@ def ago(at: float | None, now: float | None = None) -> str:
     if at is None:
         return ""
     away = at - (time.time() if now is None else now)
-    text = format_span(abs(away))
+    text = span(abs(away))
     if text == "0 s":
         return "now"
     return f"in {text}" if away > 0 else f"{text} ago"
@@ -80,13 +79,6 @@ def due(at: float, now: float | None = None) -> str:
     """Format when a job runs: `runs in 30 s`, or `due 25 s ago` if that time is past."""
     text = ago(at, now)
     return f"due {text}" if text.endswith(" ago") else f"runs {text}"
-
-
-def format_span(seconds: float) -> str:
-    for size, unit in UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def format_number(value: float) -> str:
@@ -104,8 +96,8 @@ def format_pace(view: TaskView | QueueView) -> tuple[str, ...]:
     return (*_percentiles(view.waited), *_percentiles(view.took), rate)
 
 
-def _percentiles(span: Span | None) -> tuple[str, str]:
-    return (duration(span.p50), duration(span.p95)) if span is not None else ("", "")
+def _percentiles(times: Span | None) -> tuple[str, str]:
+    return (duration(times.p50), duration(times.p95)) if times is not None else ("", "")
 
 
 def align_numbers(

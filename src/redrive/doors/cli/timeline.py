@@ -11,9 +11,10 @@ from redrive.api.redrive import Redrive
 from redrive.core.job import Job, iso, legible
 from redrive.core.redact import redact
 from redrive.core.store import Event
+from redrive.core.words import span
 from redrive.deadletters.verbs import Note
 from redrive.doors.cli import output
-from redrive.doors.cli.text import ago, clean, due, format_span, one_line
+from redrive.doors.cli.text import ago, clean, due, one_line
 from redrive.reports.timeline import Story, TimelineEntry, tell, usage_in_words
 from redrive.reports.traceback_view import Raised, trace_link
 
@@ -110,7 +111,7 @@ def _entries(story: Story) -> Iterator[str]:
 
 def _attempt_lines(entry: TimelineEntry, *, same: bool) -> Iterator[str]:
     """Format one run. A traceback that is the same as the one before is not repeated."""
-    took = f" after {format_span(entry.seconds)}" if entry.seconds is not None else ""
+    took = f" after {span(entry.seconds)}" if entry.seconds is not None else ""
     worker = f", {clean(entry.worker)}" if entry.worker else ""
     yield f"  run {entry.run}: {entry.title}{took}, {iso(entry.at)}{worker}"
     for fact in entry.facts:

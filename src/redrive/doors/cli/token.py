@@ -10,7 +10,7 @@ import click
 
 from redrive.core import times
 from redrive.core.job import iso
-from redrive.core.tokens import NewToken, Token
+from redrive.core.tokens import ROLES, NewToken, Token
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import acting_user, connect, refuse_missing, shared_options, use_app
 from redrive.doors.cli.problems import Refusal
@@ -18,21 +18,16 @@ from redrive.doors.cli.serve import HOST, PORT, link_to
 from redrive.doors.cli.text import ago
 
 COLUMNS: Final = ("name", "role", "standing", "expires", "last used", "added", "by")
-ROLES: Final = ("look", "act", "purge", "worker")
-"""As in core/tokens.py, which is not imported before it is needed."""
 
 
-def _port_option(command: Any) -> Any:
-    numbers = click.IntRange(1, 65535)
-    return click.option("--port", metavar="N", type=numbers, default=PORT, show_default=True, help="For the link.")(
-        command
-    )
+PORTS: Final = click.IntRange(1, 65535)
+port_option = click.option("--port", metavar="N", type=PORTS, default=PORT, show_default=True, help="For the link.")
 
 
 @click.group(invoke_without_command=True)
 @click.option("--rotate", is_flag=True, help="Make a new one. The old one stops working at once.")
 @click.option("--link", is_flag=True, help="Print a link for browsers instead of the token.")
-@_port_option
+@port_option
 @shared_options
 @click.pass_context
 def token(ctx: click.Context, rotate: bool, link: bool, port: int) -> None:
@@ -67,7 +62,7 @@ def _show_owner(*, rotate: bool, link: bool, port: int) -> None:
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do.")
 @click.option("--expires", metavar="WHEN", help="When it ends: 30d, 12h, or a time with its zone. Default: never.")
 @click.option("--link", is_flag=True, help="Print a link for browsers instead of the token.")
-@_port_option
+@port_option
 @click.option("--show", is_flag=True, help="Print the token also where standard output is not a terminal.")
 @shared_options
 def add(name: str, role: Any, expires: str | None, link: bool, port: int, show: bool) -> None:
@@ -84,7 +79,7 @@ def add(name: str, role: Any, expires: str | None, link: bool, port: int, show: 
       redrive token add runner-7 --role worker --show > runner-7.token
     """
     _check_place(role, link=link, show=show)
-    until = _read_expiry(expires)
+    until = None if expires is None else times.read("expires", expires, zone=UTC)
     made = use_app(lambda rd: rd.tokens.add(name, role, expires=until, who=acting_user()))
     _print_token(made, link_to(HOST, port, made.secret), link=link)
 
@@ -94,14 +89,8 @@ def _check_place(role: str, *, link: bool, show: bool) -> None:
     if link and role == "worker":
         raise Refusal("--link: a worker's token opens no dashboard", "leave --link out")
     if not show and not sys.stdout.isatty():
-        raise Refusal(
-            "standard output is not a terminal: the token would end up in a log or a file",
-            "repeat it with --show if that is meant",
-        )
-
-
-def _read_expiry(expires: str | None) -> Any:
-    return None if expires is None else times.read("expires", expires, zone=UTC)
+        problem = "standard output is not a terminal: the token would end up in a log or a file"
+        raise Refusal(problem, "repeat it with --show if that is meant")
 
 
 def _print_token(made: NewToken, address: str, *, link: bool) -> None:
@@ -128,8 +117,8 @@ def list_() -> None:
     """
     tokens, now = use_app(_list_tokens)
     empty = "There are no named tokens. `redrive token add NAME --role ROLE` makes one."
-    body = [each.public(now) for each in tokens]
-    output.print_list(tokens, COLUMNS, lambda each: _row(each, now), empty=empty, body=body)
+    body = [token.public(now) for token in tokens]
+    output.print_list(tokens, COLUMNS, lambda token: _row(token, now), empty=empty, body=body)
 
 
 async def _list_tokens(rd: Any) -> tuple[list[Token], float]:

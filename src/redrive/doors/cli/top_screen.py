@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final, Generic, NamedTuple, TypeVar
+from textwrap import wrap
+from typing import Final, NamedTuple
 
 import click
 from rich.console import Console, Group
@@ -17,13 +18,13 @@ from rich.live import Live
 from rich.text import Text
 
 from redrive.api.redrive import Redrive
+from redrive.core.words import span
 from redrive.deadletters.new_groups import in_lines
 from redrive.doors.cli import output
 from redrive.doors.cli.invocation import shared_options, use_app
-from redrive.doors.cli.text import ago, clean, format_number, format_span, one_line, sparkline
+from redrive.doors.cli.text import ago, clean, format_number, one_line, sparkline
 from redrive.errors import StoreError
-from redrive.reports.top_screen import Glance, QueueGlance, RunningGlance, TroubleGlance
-from redrive.retries.breaker import Breaker
+from redrive.reports.top_screen import Glance
 
 EVERY: Final = 1.0
 FULL_FRAME: Final = 60
@@ -31,7 +32,7 @@ FULL_FRAME: Final = 60
 WIDE: Final = 100
 """A terminal with at least this many columns shows more."""
 QUIT: Final = b"qQ\x04"
-"""Ctrl-D, too."""
+"""The keys that quit: q, Q and Ctrl-D."""
 
 
 @click.command()
@@ -42,15 +43,10 @@ def top(once: bool) -> None:
     if output.wants_json():
         output.print_json(use_app(lambda rd: rd.reports.glance()).public())
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()) or _console().is_dumb_terminal:
-        _print(use_app(lambda rd: rd.reports.glance()))
+        glance, console = use_app(lambda rd: rd.reports.glance()), _console()
+        console.print(*frame(glance, console.width, FULL_FRAME), sep="\n")
     else:
         use_app(_live)
-
-
-def _print(found: Glance) -> None:
-    console = _console()
-    for line in frame(found, console.width, FULL_FRAME):
-        console.print(line)
 
 
 def _console() -> Console:
@@ -122,7 +118,8 @@ class Section(NamedTuple):
 def frame(found: Glance, width: int, height: int) -> list[Text]:
     """Draw at most `height` lines of `width` columns. Short sections leave their room to long ones."""
     top = [_title(found), *_sentence(found, width), *_new(found)]
-    sections = [section for section in _sections(found, width) if section.lines]
+    parts = (_queues(found, width), _breakers(found, width), _running(found, width), _groups(found, width))
+    sections = [section for section in parts if section.lines]
     room = height - len(top) - 2 * len(sections)
     lines = list(top)
     for section, share in zip(sections, shares([len(section.lines) for section in sections], room), strict=True):
@@ -152,28 +149,18 @@ def _cut_lines(lines: list[Text], share: int) -> list[Text]:
     return [*lines[: share - 1], Text(f"  and {left} more", style="dim")]
 
 
-def _sections(found: Glance, width: int) -> list[Section]:
-    return [_queues(found, width), _breakers(found, width), _running(found, width), _troubles(found, width)]
-
-
 def _title(found: Glance) -> Text:
     at = datetime.fromtimestamp(found.at).astimezone()
     rates = {flow: format_number(found.activity.rate(None, flow)) for flow in ("enqueued", "succeeded", "buried")}
-    said = f"in {rates['enqueued']}/min · done {rates['succeeded']}/min · buried {rates['buried']}/min"
-    return Text.assemble(("redrive top", "bold"), f"  {at:%H:%M:%S}  {said}", ("  q quits", "dim"))
+    flows = f"in {rates['enqueued']}/min · done {rates['succeeded']}/min · buried {rates['buried']}/min"
+    return Text.assemble(("redrive top", "bold"), f"  {at:%H:%M:%S}  {flows}", ("  q quits", "dim"))
 
 
 def _sentence(found: Glance, width: int) -> list[Text]:
     """Describe health in words, on two lines at most."""
     style = "green" if found.health.status == "healthy" else "bold red"
-    words, lines = clean(found.sentence).split(), [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".lstrip()
-    if len(lines) > 2:
-        lines = [lines[0], " ".join(lines[1:])]
-    return [Text(line, style=style) for line in lines]
+    first, *rest = wrap(clean(found.sentence), width, break_long_words=False, break_on_hyphens=False) or [""]
+    return [Text(line, style=style) for line in (first, *([" ".join(rest)] if rest else []))]
 
 
 def _new(found: Glance) -> list[Text]:
@@ -182,97 +169,103 @@ def _new(found: Glance) -> list[Text]:
     return [Text(clean(line), style="bold red", no_wrap=True) for line in in_lines(found.new)] if some else []
 
 
-T = TypeVar("T")
-
-
-class ScreenColumn(NamedTuple, Generic[T]):
-    """A column: its width, how to format and style an item, and whether to align it to the right."""
+class ScreenColumn(NamedTuple):
+    """A column of a section. Its style is not used for zeros, which are dim."""
 
     name: str
     width: int
-    format: Callable[[T], str]
-    style: Callable[[str], str] = lambda _: ""
+    style: str = ""
     right: bool = False
 
-
-def _section(columns: Sequence[ScreenColumn[T]], items: Sequence[T]) -> Section:
-    head = Text(style="bold", no_wrap=True)
-    for column in columns:
-        name = column.name[: column.width]
-        head.append((name.rjust(column.width) if column.right else name.ljust(column.width)) + " ")
-    head.rstrip()
-    return Section(head, [_line(columns, item) for item in items])
+    def cell(self, text: str, style: str) -> Text:
+        """Fit a text into the column."""
+        cell = Text(text, style=style)
+        cell.truncate(self.width, overflow="ellipsis")
+        cell.align("right" if self.right else "left", self.width)
+        return cell
 
 
-def _line(columns: Sequence[ScreenColumn[T]], item: T) -> Text:
-    line = Text(no_wrap=True)
-    for column in columns:
-        said = clean(column.format(item))
-        cell = Text(said, style=column.style(said))
-        cell.truncate(column.width, overflow="ellipsis")
-        cell.align("right" if column.right else "left", column.width)
-        line.append_text(cell)
-        line.append(" ")
+def _make_section(columns: Sequence[ScreenColumn], rows: Iterable[Sequence[str]]) -> Section:
+    head = [column.cell(column.name[: column.width], "bold") for column in columns]
+    return Section(_join_cells(head), [_make_line(columns, row) for row in rows])
+
+
+def _make_line(columns: Sequence[ScreenColumn], row: Sequence[str]) -> Text:
+    texts = zip(columns, map(clean, row), strict=True)
+    return _join_cells([column.cell(text, "dim" if text == "0" else column.style) for column, text in texts])
+
+
+def _join_cells(cells: Sequence[Text]) -> Text:
+    line = Text(" ", no_wrap=True).join(cells)
     line.rstrip()
     return line
 
 
-def _style_number(style: str = "") -> Callable[[str], str]:
-    return lambda text: "dim" if text == "0" else style
+NUMBERS: Final = (
+    ("due", ScreenColumn("due", 6, right=True)),
+    ("later", ScreenColumn("later", 6, right=True)),
+    ("running", ScreenColumn("run", 5, "cyan", right=True)),
+    ("held", ScreenColumn("held", 5, "yellow", right=True)),
+    ("dead", ScreenColumn("dead", 5, "bold red", right=True)),
+    ("coming", ScreenColumn("in/min", 6, right=True)),
+    ("done", ScreenColumn("done/m", 6, right=True)),
+    ("failing", ScreenColumn("fail/m", 6, "bold red", right=True)),
+)
+"""The numbers of a queue and their columns; `later` is for wide terminals."""
 
 
 def _queues(found: Glance, width: int) -> Section:
-    def number(name: str, title: str, style: str = "", wide: int = 6) -> ScreenColumn[QueueGlance]:
-        cell = _style_number(style)
-        return ScreenColumn(title, wide, lambda queue: format_number(getattr(queue, name)), cell, right=True)
-
-    numbers = [
-        number("due", "due"),
-        *([number("later", "later")] if width >= WIDE else []),
-        number("running", "run", "cyan", 5),
-        number("held", "held", "yellow", 5),
-        number("dead", "dead", "bold red", 5),
-        number("coming", "in/min"),
-        number("done", "done/m"),
-        number("failing", "fail/m", "bold red"),
+    wide = width >= WIDE
+    numbers = [(name, column) for name, column in NUMBERS if wide or name != "later"]
+    queue = ScreenColumn("queue", 28 if wide else 18)
+    room = width - queue.width - 1 - sum(column.width + 1 for _, column in numbers)
+    backlog = ScreenColumn("backlog", max(0, min(40, room)))
+    rows = [
+        [
+            f"(paused) {view.name}" if view.paused else view.name,
+            *(format_number(getattr(view, name)) for name, _ in numbers),
+            sparkline(view.backlog, backlog.width) if backlog.width else "",
+        ]
+        for view in found.queues
     ]
-    name = 18 if width < WIDE else 28
-    left = max(0, min(40, width - name - 1 - sum(column.width + 1 for column in numbers)))
-    first: ScreenColumn[QueueGlance] = ScreenColumn(
-        "queue", name, lambda one: f"(paused) {one.name}" if one.paused else one.name
-    )
-    last: ScreenColumn[QueueGlance] = ScreenColumn(
-        "backlog", left, lambda one: sparkline(one.backlog, left) if left else ""
-    )
-    return _section([first, *numbers, last], found.queues)
+    return _make_section([queue, *(column for _, column in numbers), backlog], rows)
 
 
 def _breakers(found: Glance, width: int) -> Section:
-    def says(breaker: Breaker) -> str:
-        return f"{breaker.key} ({breaker.cause}), {ago(breaker.since, found.at)}: {one_line(breaker.error)}"
-
-    return _section([ScreenColumn("down", width - 1, says, lambda _: "red")], found.breakers)
+    texts = [
+        f"{breaker.key} ({breaker.cause}), {ago(breaker.since, found.at)}: {one_line(breaker.error)}"
+        for breaker in found.breakers
+    ]
+    return _make_section([ScreenColumn("down", width - 1, "red")], [[text] for text in texts])
 
 
 def _running(found: Glance, width: int) -> Section:
     half = max(10, (width - 27) // 2)
-    columns: list[ScreenColumn[RunningGlance]] = [
-        ScreenColumn(f"running {format_number(found.running_number)}", 13, lambda one: one.id[-8:]),
-        ScreenColumn("for", 7, lambda one: format_span(one.seconds), right=True),
-        ScreenColumn("run", 4, lambda one: str(one.run), right=True),
-        ScreenColumn("task", half, lambda one: one.task),
-        ScreenColumn("agent, worker", half - 2, lambda one: " ".join(filter(None, (one.agent, one.worker)))),
+    columns = [
+        ScreenColumn(f"running {format_number(found.running_number)}", 13),
+        ScreenColumn("for", 7, right=True),
+        ScreenColumn("run", 4, right=True),
+        ScreenColumn("task", half),
+        ScreenColumn("agent, worker", half - 2),
     ]
-    return _section(columns, found.running)
+    rows = [
+        [job.id[-8:], span(job.seconds), str(job.run), job.task, " ".join(filter(None, (job.agent, job.worker)))]
+        for job in found.running
+    ]
+    return _make_section(columns, rows)
 
 
-def _troubles(found: Glance, width: int) -> Section:
+def _groups(found: Glance, width: int) -> Section:
     task = 16 if width < WIDE else 24
-    columns: list[ScreenColumn[TroubleGlance]] = [
-        ScreenColumn("group", 8, lambda one: one.short),
-        ScreenColumn("dead", 5, lambda one: format_number(one.dead), _style_number("bold red"), right=True),
-        ScreenColumn("last", 10, lambda one: ago(one.last_at, found.at), right=True),
-        ScreenColumn("task", task, lambda one: one.task),
-        ScreenColumn("what", max(10, width - task - 28), lambda one: one_line(one.what)),
+    columns = [
+        ScreenColumn("group", 8),
+        ScreenColumn("dead", 5, "bold red", right=True),
+        ScreenColumn("last", 10, right=True),
+        ScreenColumn("task", task),
+        ScreenColumn("what", max(10, width - task - 28)),
     ]
-    return _section(columns, found.troubles)
+    rows = [
+        [group.short, format_number(group.dead), ago(group.last_at, found.at), group.task, one_line(group.what)]
+        for group in found.troubles
+    ]
+    return _make_section(columns, rows)

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args
 
 import click
 
-from redrive.api.redrive import Redrive
 from redrive.core.job import Lane
 from redrive.core.times import read
 from redrive.deadletters.triage import Act, Acted
@@ -78,9 +77,6 @@ class ChosenJobs(NamedTuple):
     def empty(self) -> bool:
         return not (self.ids or self.filters or self.all_)
 
-    async def resolve(self, rd: Redrive) -> dict[str, Any]:
-        return {"ids": self.ids, "all": self.all_, "where": await resolve_filters(rd, self.filters)}
-
 
 def _check_words(verb: Verb, choice: ChosenJobs, words: dict[str, Any]) -> None:
     """Refuse one argument alone: it names the job, and the text of the verb is missing."""
@@ -98,23 +94,17 @@ def _act(verb: Verb, choice: ChosenJobs, how: dict[str, Any], words: dict[str, A
         return 0
     if choice.empty:
         raise Refusal(f"say which: ids, --group, --queue, … or --all to {verb.name} everything", "`redrive dead list`")
-    number = use_app(lambda rd: _count(rd, verb.name, choice))
+    filters = use_app(lambda rd: resolve_filters(rd, choice.filters))
+    number = use_app(lambda rd: rd.dead.matching(verb.name, choice.ids, all=choice.all_, **filters))
     matched = f" ({clean(describe_filters(choice.filters))})" if choice.filters else ""
     if not number:
         body = {"verb": verb.name, "number": 0, "moved": 0}
         output.print_answer(body, f"No jobs match{matched}: nothing was changed.")
         return 0
     confirm_undoable(f"{verb.name.replace('_', ' ')} {plural(number, verb.noun)}{matched}", yes=choice.yes)
-    return _print_acted(use_app(lambda rd: _act_on_many(rd, verb.name, choice, how)))
-
-
-async def _count(rd: Redrive, verb: str, choice: ChosenJobs) -> int:
-    return await rd.dead.matching(verb, choice.ids, all=choice.all_, **await resolve_filters(rd, choice.filters))
-
-
-async def _act_on_many(rd: Redrive, verb: str, choice: ChosenJobs, how: dict[str, Any]) -> Acted:
-    acted: Acted = await rd.dead.do(verb, **await choice.resolve(rd), who=acting_user(), **how)
-    return acted
+    scope: dict[str, Any] = {"ids": choice.ids, "all": choice.all_, "where": filters}
+    acted: Any = use_app(lambda rd: rd.dead.do(verb.name, **scope, who=acting_user(), **how))
+    return _print_acted(acted)
 
 
 def _print_acted(acted: Acted) -> int:
@@ -155,7 +145,8 @@ def acts(limit: int) -> None:
 
 
 def _row(act: Act) -> tuple[object, ...]:
-    words = " ".join(_join_words(value) for value in act.said.values() if value)
+    values = (value if isinstance(value, list) else [value] for value in act.said.values() if value)
+    words = " ".join(", ".join(map(str, value)) for value in values)
     filters = {name: value for name, value in act.filter.items() if name != "states"}
     everything = "everything" if act.filter else act.job_id[-8:] if act.job_id else ""
     chosen = describe_filters(filters) or everything
@@ -163,7 +154,3 @@ def _row(act: Act) -> tuple[object, ...]:
     what = f"{act.verb.replace('_', ' ')} {words}".strip()
     number = str(act.moved) if act.moved == act.number else f"{act.moved}/{act.number}"
     return act.id, ago(act.at), act.who, shorten(what, 40), number, shorten(chosen, 50), shorten(act.why or "", 40), now
-
-
-def _join_words(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

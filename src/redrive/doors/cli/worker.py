@@ -90,9 +90,8 @@ def _import_module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         ours = error.name is not None and f"{name}.".startswith(f"{error.name}.")
-        hint = (
-            "run it in the folder that holds the module, or set PYTHONPATH" if ours else f"{name} needs it: install it"
-        )
+        path_hint = "run it in the folder that holds the module, or set PYTHONPATH"
+        hint = path_hint if ours else f"{name} needs it: install it"
         raise Refusal(f"cannot import {name}: {error}", hint) from None
     except Exception as error:  # noqa: BLE001 - reported with the line that raised it
         raise Refusal(f"importing {name} failed: {type(error).__name__}: {error}", _locate(error)) from None
@@ -111,10 +110,8 @@ def _check_database(rd: Redrive, app: str) -> None:
     """Refuse --url for an app that names its database itself."""
     url = invocation().url
     if url and rd.settings.url != url:
-        raise Refusal(
-            f"{app} names its own database, {rd.shown_url}; --url cannot change it",
-            "leave --url out, or write Redrive() without a path in the code",
-        )
+        problem = f"{app} names its own database, {rd.shown_url}; --url cannot change it"
+        raise Refusal(problem, "leave --url out, or write Redrive() without a path in the code")
 
 
 def _run_worker(rd: Redrive, options: dict[str, Any]) -> int:

@@ -92,7 +92,8 @@ class WorkerParent:
         while not self._stopping.is_set():
             await self._sleep(LOOK_SECONDS)
             after = await asyncio.to_thread(stamp_sources, folder)
-            if changes := find_changes(before, after):
+            changes = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+            if changes:
                 log.warning("%s changed: the workers are started again", changes[0].relative_to(folder))
                 change, self._change = self._change, asyncio.Event()
                 change.set()
@@ -173,8 +174,3 @@ def stamp_sources(folder: Path) -> Stamps:
 
 def _is_skipped(root: str, name: str) -> bool:
     return name.startswith(".") or name in SKIPPED_FOLDERS or os.path.exists(os.path.join(root, name, "pyvenv.cfg"))
-
-
-def find_changes(before: Stamps, after: Stamps) -> list[Path]:
-    """List the files that were added, changed or removed."""
-    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))

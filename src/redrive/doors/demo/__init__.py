@@ -106,14 +106,8 @@ class Demo:
         poison, articles, research = len(POISON), self._jobs * 3 // 10, self._jobs * 3 // 10
         deliveries = max(1, self._jobs - articles - research - BRIEFS - poison - 1)
         for number in range(deliveries):
-            await self._rd.enqueue_http(
-                "POST",
-                hook,
-                json={"event": number},
-                queue="deliveries",
-                idempotency_key=f"event_{number}",
-                delay=ARRIVAL * number / deliveries,
-            )
+            options: dict[str, Any] = {"idempotency_key": f"event_{number}", "delay": ARRIVAL * number / deliveries}
+            await self._rd.enqueue_http("POST", hook, json={"event": number}, queue="deliveries", **options)
         await self._rd.enqueue_http("POST", hook + "/typo", json={}, queue="deliveries")
         briefs = _spread([{"topic": f"quarter {n + 1}"} for n in range(BRIEFS)])
         await self._rd.enqueue_many("publish", _spread([{"slug": f"article-{n}"} for n in range(articles)]))
