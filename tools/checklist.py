@@ -74,8 +74,9 @@ class _Marks(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_scope
 
     def visit_Call(self, node: ast.Call) -> None:
-        if ast.unparse(node.func).endswith("mark.behaviour"):
-            self.found += [(str(ast.literal_eval(arg)), "::".join(self.scope)) for arg in node.args]
+        match node.func:
+            case ast.Attribute(ast.Attribute(attr="mark") | ast.Name("mark"), "behaviour"):
+                self.found += [(str(ast.literal_eval(arg)), "::".join(self.scope)) for arg in node.args]
         self.generic_visit(node)
 
 
@@ -83,8 +84,11 @@ class _Marks(ast.NodeVisitor):
 def marks(tests: Path = ROOT / "tests") -> Marks:
     shown: Marks = {}
     for path in sorted(tests.rglob("*.py")):
+        text = path.read_text("utf-8")
+        if "mark.behaviour" not in text:
+            continue
         visitor = _Marks(path.relative_to(tests.parent).as_posix())
-        visitor.visit(ast.parse(path.read_text("utf-8"), str(path)))
+        visitor.visit(ast.parse(text, str(path)))
         for id, test in visitor.found:
             shown.setdefault(id, []).append(test)
     return shown
