@@ -65,4 +65,4 @@ async def test_a_letter_whose_time_has_come_does_not_say_that_it_comes_back_a_mi
     async with serving(rd, worker=False, dashboard=True) as served:
         page = (await soon(served.client.get("/dead"))).text
     back = re.findall(r"<small>comes back (.*?)</small>", page)
-    assert len(back) == 2 and "as soon as its turn comes" in back and not any("ago" in said for said in back)
+    assert len(back) == 2 and "as soon as a worker takes it" in back and not any("ago" in said for said in back)
