@@ -74,7 +74,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(
     arguments: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
-    """The settings in force. One error names the setting and where it came from."""
+    """Merges the settings in force. One error names the setting and where it came from."""
     environ = os.environ if environ is None else environ
     merged = _from_file(environ, folder or Path.cwd()) | _from_environment(environ)
     merged |= {name: value for name, value in arguments.items() if value is not None}
@@ -138,7 +138,7 @@ _KNOWN = ", ".join(PRESETS)
 
 
 def check_work(concurrency: object, agent_concurrency: object, poll: object, grace: object) -> None:
-    """How a worker works, whether it is set for all or asked of one."""
+    """Checks how a worker works, whether it is set for all or asked of one."""
     check_range("concurrency", concurrency, 1, MOST)
     if agent_concurrency is not None:
         check_range("agent_concurrency", agent_concurrency, 1, MOST)
@@ -190,6 +190,6 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Where jobs live when nobody says: the XDG state folder."""
+    """Returns the default place of the store: the XDG state folder."""
     state = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local" / "state")
     return Path(state) / "redrive" / "jobs.db"

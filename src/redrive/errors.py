@@ -9,7 +9,7 @@ RedriveError
 ├── JobError
 │   ├── JobNotFound           no such job
 │   ├── IllegalMove           the lifecycle has no such move from the job's present state
-│   ├── StaleJob              somebody else changed the job first
+│   ├── StaleJob              another process changed the job first
 │   ├── JobNotReady           it would be refused before it starts: brought back as it is, it would die again
 │   ├── JobDead               the job ended as a dead letter
 │   └── JobDiscarded          the job was cancelled or discarded

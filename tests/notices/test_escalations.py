@@ -129,7 +129,7 @@ async def test_whoever_gets_a_deferred_letter_is_told_and_told_again_when_its_ti
     (id,) = await escalated(live)
     deferred = await live.dead.defer(id, owner="bob", until=0.05, who="ada", why="bob knows the site")
     (notice,) = await live.sessions.inbox("owner:bob")
-    assert (notice.kind, notice.title) == ("deferred", "fetch is put off for you")
+    assert (notice.kind, notice.title) == ("deferred", "fetch is postponed for you")
     await eventually(lambda: live.clock.now() > deferred.run_at, "its time")
     async with live.worker():
         await eventually(lambda: _has(live, "owner:bob", "escalated"), "the second message")

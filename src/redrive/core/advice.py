@@ -7,7 +7,7 @@ from typing import Final
 from redrive.core.job import Cause
 
 RESOLVE: Final = "Look at the receiver. Then `redrive resolve ID --landed` or `--not-landed`."
-"""For an outcome that nobody knows."""
+"""For an unknown outcome."""
 
 
 COMES_BACK: Final = "Nothing to do: it comes back by itself. If it fails again then: "

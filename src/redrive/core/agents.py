@@ -68,12 +68,12 @@ class AgentFleet(msgspec.Struct, frozen=True):
 
     @property
     def smallest(self) -> int:
-        """The least that any model may read."""
+        """The fewest tokens that any model may read."""
         declared = (model.context for model in self.models.values() if model.context is not None)
         return min(USUAL_CONTEXT, *CONTEXTS.values(), *declared)
 
     def larger(self, model: str | None, agent: str | None) -> str | None:
-        """The next larger model; only one that somebody declared, for nobody's bill grows by a guess."""
+        """Name the next larger model that is declared. None is guessed, because a larger model costs more."""
         known = self.models.get(model or "")
         if known is not None and known.larger is not None:
             return known.larger
@@ -82,7 +82,7 @@ class AgentFleet(msgspec.Struct, frozen=True):
         return own[place + 1] if 0 <= place < len(own) - 1 else None
 
     def other(self, model: str | None, agent: str | None) -> str | None:
-        """Another model, as declared."""
+        """Name another model, as declared."""
         known = self.models.get(model or "")
         if known is not None and known.other is not None:
             return known.other

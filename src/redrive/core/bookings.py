@@ -18,7 +18,7 @@ Booked = Literal["died", "auto", "person", "deferred", "back", "worked", "failed
 NOTHING: Final[tuple[Booking, ...]] = ()
 NO_FAILURE: Final = ("", "")
 LET_GO: Final = frozenset({"discarded", "cancelled"})
-"""Moves by which somebody gave a dead letter up."""
+"""Moves by which a person discards a dead letter."""
 
 
 class Booking(msgspec.Struct, frozen=True, gc=False):
@@ -39,26 +39,26 @@ def book_move(move: Transition) -> Sequence[Booking]:
     """
     died = move.job.died_at
     if died is not None:
-        letter = _book_end(move, died)
+        booking = _book_end(move, died)
     elif move.set.get("died_at") is not None:
-        letter = (Booking(move.at, "died"),)
+        booking = (Booking(move.at, "died"),)
     else:
-        letter = NOTHING
+        booking = NOTHING
     if move.lesson is None:
-        return letter
+        return booking
     _, strategy, worked = move.lesson
-    return (*letter, Booking(move.at, "worked" if worked else "failed", strategy))
+    return (*booking, Booking(move.at, "worked" if worked else "failed", strategy))
 
 
 def _book_end(move: Transition, died: float) -> tuple[Booking, ...]:
-    """How a dead letter came to its end, or that it did not."""
+    """Books how a dead letter came to its end, if it did."""
     job, name = move.job, move.move
     if move.to is State.done:
         kind: Booked = "auto" if name == "succeeded" and job.revived_by == "auto" else "person"
         return (Booking(died, kind, "", 1, move.at - died), Booking(move.at, "back", kind))
     if name in LET_GO or (name == "purged" and job.state is State.dead):
         return (Booking(died, "person", "", 1, move.at - died),)
-    if name == "restored":  # it was let go, and now it was not
+    if name == "restored":  # it was discarded, and now it is not
         return (Booking(died, "person", "", -1, died - job.updated_at),)
     if name == DEFERRED and not job.deferrals:
         return (Booking(died, "deferred"),)
@@ -66,7 +66,7 @@ def _book_end(move: Transition, died: float) -> tuple[Booking, ...]:
 
 
 def book_imported(job: Job) -> Booking:
-    """A failure that happened elsewhere died there, where somebody knows when."""
+    """Books an imported failure in the hour in which it died, where that is known."""
     return Booking(job.died_at or job.updated_at, "died")
 
 
@@ -79,7 +79,7 @@ def class_and_detail(move: Transition) -> tuple[str, str]:
 
 
 def joins_group(move: Transition) -> bool:
-    """Whether its job is one more of its trouble: a burial, or one let go before it could die and now brought back."""
+    """Tells whether a move adds its job to an error group: it died, or was discarded before and is restored."""
     if move.move == "buried":
         return bool(move.set.get("fingerprint"))
     return move.move == "restored" and move.job.died_at is None and move.job.fingerprint is not None

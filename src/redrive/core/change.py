@@ -12,7 +12,7 @@ from redrive.core.job import Job, Json
 
 
 class CompressContext(msgspec.Struct, frozen=True, tag="compress_context", tag_field="change", omit_defaults=True):
-    """Read less than `max_tokens`. A summary, where somebody made one, stands for what is left out."""
+    """Read less than `max_tokens`. A summary, if there is one, stands for what is left out."""
 
     max_tokens: int
     summary: str | None = None
@@ -154,7 +154,7 @@ def outside_key(job: Job) -> str:
 
 
 def edited_payload(job: Job) -> dict[str, Json] | None:
-    """The payload as somebody has edited it; None where nobody has. Other changes, known or not, do not matter."""
+    """The payload as a person has edited it; None without an edit. Other changes, known or not, do not matter."""
     edits = [change["payload"] for change in job.changes if change.get("change") == "edit"]
     return edits[-1] if edits else None
 

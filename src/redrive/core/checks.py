@@ -128,7 +128,7 @@ def check_limit(limit: object) -> int:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """True and False are numbers to Python, and to nobody who writes one into a field."""
+    """Tells whether a value is a number. True and False are none, although they are to Python."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

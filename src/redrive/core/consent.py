@@ -1,7 +1,7 @@
 """Consent as values: what a grant covers, and what no grant covers any more.
 
 A grant belongs to a session and names an operation: a task, or a label that several tasks share. It may be bound to an
-agent and to exactly one input. What somebody edits or hands to another agent is another subject, so a grant for the old
+agent and to exactly one input. What a person edits or hands to another agent is another subject, so a grant for the old
 one says nothing about it.
 """
 
@@ -23,7 +23,7 @@ NO_AGENT: Final = ""
 
 
 class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Somebody said yes."""
+    """A person's consent."""
 
     id: str
     session_id: str
@@ -32,7 +32,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
     at: At
     by: str
     agent: str | None = ANY_AGENT
-    """Only this one; NO_AGENT where nobody in particular may do it."""
+    """Only this agent; NO_AGENT for jobs without an agent."""
     subject: str | None = None
     """Exactly this input (`subject_of`); None: any."""
     job_id: str | None = None
@@ -83,7 +83,7 @@ def find_grant(grants: Iterable[Grant], wish: Wish, now: float) -> Grant | None:
 
 
 class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question that a running task has asked, and the answer. True only when somebody said yes."""
+    """A question that a running task has asked, and the answer. True only when it was approved."""
 
     question: str
     asked_at: float
@@ -100,7 +100,7 @@ class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.answer == "approved"
 
     def expired(self, now: float) -> bool:
-        """Nobody has answered in time."""
+        """Tells whether the time for an answer is over."""
         return self.answer == "open" and self.expires_at is not None and now >= self.expires_at
 
 

@@ -71,11 +71,6 @@ def once_step(known: EffectRecord | None, holder: Holder, *, can_verify: bool) -
     return next_step(known, can_verify=can_verify, idempotent=False)
 
 
-def is_open(effect: EffectRecord) -> bool:
-    """Whether it was begun and its end is not known."""
-    return effect.status in ("intended", "unknown")
-
-
 # ---- manifests
 
 

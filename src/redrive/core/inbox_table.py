@@ -1,6 +1,6 @@
 """The table rd_inbox, in which callers leave jobs inside their own transactions, and the statements that write into it.
 
-Pure: statements are values. Whoever runs them has the caller's connection.
+Pure: statements are values, which the store's inbox runs on the caller's connection.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Job, Attempt, Failure, Cause: the nouns every other part passes around.
 
 A Job is one row of the store, field by field, so that reading one costs a single constructor call. Rare, structured
-parts (options, changes) travel as JSON text and are decoded when somebody asks.
+parts (options, changes) travel as JSON text and are decoded at their first use.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
@@ -71,12 +71,12 @@ TRACE_ID: Final = "{trace_id}"
 DISCARD_REASONS = ("cancelled", "discarded")
 UNKNOWN: Final = "outcome_unknown"
 _TOLD_BY_OTHERS: Final = frozenset({"diverted", "imported", "restored"})
-"""Why a letter is dead where no worker of ours decided it; what happened then stands in its detail."""
+"""Reasons of dead letters that no worker decided; what happened stands in their detail."""
 
 
 Ending = Literal["died", "lapsed", "frozen", "stopped"]
-"""How a running job lost its worker: its process is gone; nobody knows, for its lease has lapsed; its process lives and
-stood still; or it had been told to stop and was gone before it gave the job back."""
+"""How a running job lost its worker: the process is gone; its lease lapsed, for an unknown reason; the process lives
+and stood still; or it was told to stop and was gone before it gave the job back."""
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -99,6 +99,10 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         return Usage(
             self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, self.cost + other.cost
         )
+
+
+CHAIN: Final = 6
+"""Failures of one chain of causes that are looked at."""
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -144,6 +148,20 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Whether the attempt had asked a model: its libraries show it, or its task says so. Read only of unfit data."""
     source: tuple[str | None, ...] = ()
     """The source line of each of `frames`: None for a library's frame, "" where the application's cannot be read."""
+
+    @property
+    def wrapped(self) -> tuple[Failure, ...]:
+        """The failures that this one was raised from or groups."""
+        return self.members if self.cause is None else (self.cause, *self.members)
+
+    def chain(self) -> Iterator[Failure]:
+        """Yields the failure and the causes that it was raised from, six at most."""
+        link: Failure | None = self
+        for _ in range(CHAIN):
+            if link is None:
+                return
+            yield link
+            link = link.cause
 
     @property
     def error_class(self) -> str:
@@ -272,7 +290,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     owner: str | None = None
     """Who must see to a dead letter."""
     died_at: float | None = None
-    """When it first became a dead letter; reports count from then until it is done or let go."""
+    """When it first became a dead letter; reports count from then until it is done or discarded."""
     revived_by: str | None = None
     """Who brought it back last: "auto" or "person"."""
     deferrals: int = 0
@@ -284,7 +302,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def may_have_landed(self) -> bool:
-        """Nobody knows whether its effect did, as its reason says, or its failure where no worker of ours decided."""
+        """Whether the outcome of the job is unknown, by its reason or, where no worker decided, by its detail."""
         return self.because == UNKNOWN or (self.because in _TOLD_BY_OTHERS and self.detail == UNKNOWN)
 
     @property
@@ -296,7 +314,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def readable_options(self) -> Options:
-        """To look at the job, or to let it go: none, where they cannot be read."""
+        """The options for showing or discarding the job: none where they cannot be read."""
         try:
             return self.options
         except JobError:
@@ -312,7 +330,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         try:
             return msgspec.json.decode(self.payload) if self.payload else {}
         except msgspec.MsgspecError as error:
-            problem = f"the payload of job {self.short_id} cannot be read: {error}; enqueue it anew, let this one go"
+            problem = f"the payload of job {self.short_id} cannot be read: {error}; enqueue it anew, discard this one"
             raise JobError(problem, job_id=self.id) from None
 
     @property

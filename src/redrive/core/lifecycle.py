@@ -1,4 +1,4 @@
-"""THE state machine: the table of moves, and one function per arrow.
+"""Defines the state machine: the table of moves, and one function per arrow.
 
 Every function returns a Transition, a value that says what a store must write; nothing here writes. The SQL trigger
 that refuses other moves and the diagram in the docs are generated from MOVES.
@@ -6,7 +6,7 @@ that refuses other moves and the diagram in the docs are generated from MOVES.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -94,7 +94,7 @@ class Transition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     who: str | None = None
     why: str | None = None
     lesson: tuple[str, str, bool] | None = None
-    """The trouble that the last attempt had, the strategy this one tried, and whether it worked."""
+    """The error group of the last attempt, the strategy that this one tried, and whether it worked."""
     answered: bool = False
     """The caller gets this end as the answer to its call, so no notice tells it. The job itself does not change."""
 
@@ -138,7 +138,7 @@ def check_legal(name: str, job: Job) -> None:
 
 
 def _with_contents(move: Transition) -> Transition:
-    """Without its payload a job would run with the defaults of its task, which nobody asked for."""
+    """Refuses a job without its payload: it would run with the defaults of its task, which no caller asked for."""
     job = move.job
     if job.payload is None:
         problem = f"job {job.short_id} cannot be {move.move}: its contents were erased, or forgotten after their time"
@@ -165,7 +165,7 @@ _CLEAR_FAILURE: Final[dict[str, object]] = dict.fromkeys(
 
 
 def _clear_failure(job: Job, fields: dict[str, object]) -> dict[str, object]:
-    """Drop the marks of an earlier failure; they stay in the history."""
+    """Clears the fields of an earlier failure; the history keeps them."""
     if job.error_class is not None or job.because is not None:
         fields.update(_CLEAR_FAILURE)
     return fields
@@ -217,7 +217,7 @@ def retried(
 ) -> Transition:
     """`changed` are the job's own fields that the next run has anew: changes_json, agent, model.
 
-    `asked` are the seconds until then that somebody outside asked for: time in which the job is held, as it were.
+    `asked` are the seconds until then that a server asked for: they count as time in which the job is held.
     """
     fields = _failure_fields(job, failure, cause, fingerprint, at)
     fields |= {"run_at": run_at, "allowed": allowed, "attempts": job.attempts + costs_attempt, **changed}
@@ -232,7 +232,7 @@ def snoozed(job: Job, at: float, *, run_at: float, attempt: Attempt) -> Transiti
 
 
 def released(job: Job, at: float, attempt: Attempt, *, rest: float = 0.0) -> Transition:
-    """Given back. It keeps its place, unless it must rest."""
+    """Gives a job back to its queue, in its place, or after `rest` seconds."""
     run_at = at + rest if rest else min(job.run_at, at)
     return _move("released", job, at, {"run_at": run_at}, attempt=attempt, why=attempt.decision)
 
@@ -251,7 +251,7 @@ def held_back(
     held_for: str | None = None,
     who: str | None = None,
 ) -> Transition:
-    """Held for a reason a person can read. A run that ends here costs no attempt."""
+    """Holds a job for a reason that a person can read. A run that ends so costs no attempt."""
     fields: dict[str, object] = {"because": because, "recommendation": recommendation, "held_at": at}
     if held_for is not None:
         fields["held_for"] = held_for
@@ -358,7 +358,7 @@ MOVED_LATER: Final = 3600.0
 
 
 def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> Transition:
-    """Into the delayed lane, from where it comes back by itself, or into the manual one."""
+    """Moves a dead letter into the delayed lane, from where it comes back by itself, or into the manual one."""
     fields: dict[str, object] = {"lane": lane}
     if lane == "manual" and job.comes_back_at is not None:
         fields["recommendation"] = for_a_person(job.recommendation, job.because)
@@ -368,13 +368,13 @@ def rerouted(job: Job, at: float, *, lane: Lane, who: str, why: str | None) -> T
 
 
 def passed_over(job: Job, at: float, *, comebacks: int, comes_back_at: float, who: str, why: str) -> Transition:
-    """Its time passed without a try, because another of its group failed again: it waits for a later one."""
+    """Moves a comeback to a later time, because another job of the group failed again."""
     fields: dict[str, object] = {"comebacks": comebacks, "comes_back_at": comes_back_at}
     return _move("rerouted", job, at, fields, who=who, why=why)
 
 
 def pulled(job: Job, at: float, *, max_attempts: int, who: str, why: str) -> Transition:
-    """Back from a cycle's delayed lane. Its tries go on counting; at the cap it is for a person."""
+    """Brings a job back from a cycle's delayed lane. Its tries go on counting; at the cap it goes to a person."""
     if job.attempts >= (job.allowed or max_attempts):
         return rerouted(job, at, lane="manual", who=who, why="it has no tries left: redrive grants more")
     return redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
@@ -386,7 +386,7 @@ ERASED: Final = "erased"
 
 
 def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: str | None) -> Transition:
-    """Out of the way until then. It keeps its trouble, and what it died of."""
+    """Holds a dead letter until a time. The job keeps its error group and its reason."""
     fields: dict[str, object] = {
         "because": DEFERRED,
         "held_for": job.because,
@@ -399,13 +399,13 @@ def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: st
 
 
 def recalled(
-    job: Job, at: float, *, who: str, why: str | None, trouble: Mapping[str, object] = NO_CHANGE
+    job: Job, at: float, *, who: str, why: str | None, failure_fields: Mapping[str, object] = NO_CHANGE
 ) -> Transition:
-    """What was deferred (the other holds have exits of their own), or what was brought back and has not run since.
+    """Makes a deferred job, or one that was brought back and has not run since, a dead letter again.
 
-    The second has forgotten its trouble; whoever takes the redrive back says what it was.
+    A job that was brought back has lost the fields of its failure: `failure_fields` gives them again.
     """
-    fields = {"because": job.held_for or "restored", "held_for": None, **trouble}
+    fields = {"because": job.held_for or "restored", "held_for": None, **failure_fields}
     move = _move("recalled", job, at, fields, who=who, why=why)
     if job.state is State.held and job.because != DEFERRED:
         raise IllegalMove(f"job {job.short_id} is held ({job.because}), not deferred; it has no recall", job_id=job.id)
@@ -425,7 +425,7 @@ def discarded(job: Job, at: float, *, who: str, why: str | None) -> Transition:
 
 
 def _ending_fields(job: Job, because: str) -> dict[str, object]:
-    """That nobody knows whether it landed is not forgotten: somebody may bring it back."""
+    """Returns the reason of the end. An unknown outcome stays in `detail`, because the job may be brought back."""
     return {"because": because, "detail": UNKNOWN} if job.may_have_landed else {"because": because}
 
 
@@ -450,13 +450,10 @@ def purged(job: Job, at: float, *, who: str, why: str | None) -> Transition:
 
 def diagram() -> str:
     """The lifecycle as a mermaid state diagram, for the docs."""
-    lines = ["stateDiagram-v2"]
-    lines.extend(sorted(set(_arrows(MOVES.values()))))
-    return "\n".join(lines)
-
-
-def _arrows(moves: Iterable[Move]) -> Iterable[str]:
-    for move in moves:
-        for source in move.sources:
-            for to in move.to:
-                yield f"    {source or '[*]'} --> {to}: {move.name}"
+    arrows = {
+        f"    {source or '[*]'} --> {to}: {move.name}"
+        for move in MOVES.values()
+        for source in move.sources
+        for to in move.to
+    }
+    return "\n".join(["stateDiagram-v2", *sorted(arrows)])

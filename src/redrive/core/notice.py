@@ -1,7 +1,7 @@
 """Notices as values: who is told what about a move, what counts as the same, and what is told together.
 
 A session that asked for work is told how it ended, by why the job was in the queue; a person is told only what a person
-must see. Success is an acknowledgement: nobody has to answer it. What failed for good, or waits for an answer, is
+must see. Success is an acknowledgement: it needs no answer. What failed for good, or waits for an answer, is
 actionable and stays until it is dealt with. Nothing here reads a clock or writes.
 """
 
@@ -26,7 +26,7 @@ Level = Literal["acknowledgement", "actionable"]
 
 TEXT_CAP: Final = 2_000
 ACKNOWLEDGED_FOR: Final = 7 * 86400.0
-"""An acknowledgement that nobody read is dropped after so long; an actionable notice stays until it is dealt with."""
+"""An unread acknowledgement is dropped after so long; an actionable notice stays until it is dealt with."""
 FOLD_SECONDS: Final = 300.0
 """The same thing is not told to people again for so long, counted from its delivery."""
 BURST: Final = 6
@@ -73,7 +73,7 @@ class Quote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing somebody should know. The same event always makes the same id."""
+    """One message for a session or a person. The same event always makes the same id."""
 
     HIDDEN: ClassVar = ("told", "turn", "settled", "quotes", "severity")
     SHOWN: ClassVar = ("status", "priority")
@@ -117,7 +117,7 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def unread(self) -> bool:
-        """Nobody has seen it, and somebody should: what asked for something that has happened is over."""
+        """Whether it is still to be read. A notice whose request has been met needs no reader."""
         return self.read_at is None and not (self.actionable and self.settled)
 
     @property
@@ -152,7 +152,7 @@ def with_words(notice: Notice, jobs: Mapping[str, Job]) -> Notice:
 
 
 class Telling(NamedTuple):
-    """Under which name, to whom, and whether somebody has to do something."""
+    """The kind of a notice, who gets it, and whether it asks for an action."""
 
     kind: str
     audience: Audience
@@ -177,7 +177,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "approval": "needs_approval",
     "outcome_unknown": "needs_check",
 }
-"""Reasons to hold a job that only somebody's answer ends."""
+"""Reasons to hold a job until a person or an agent answers."""
 COMES_BACK: Final = "comes_back"
 """A dead letter that comes back by itself. One notice for all its comebacks: written anew each time, and replaced by
 the notice of the end."""
@@ -199,7 +199,7 @@ def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | 
 
 
 OWNER: Final = "owner:"
-"""The inbox of whoever owns dead letters, an agent or a person, is that of a session of this name: `owner:ada`."""
+"""The owner of dead letters, an agent or a person, has the inbox of a session of this name: `owner:ada`."""
 ESCALATED: Final = "escalated"
 DEFERRED: Final = "deferred"
 
@@ -218,7 +218,7 @@ def escalates(move: Transition) -> bool:
 
 
 def escalation_for(move: Transition) -> Notice | None:
-    """What a move means for the one who must see to it: one message per trouble, however many jobs it buries."""
+    """Writes the notice for the owner of a dead letter: one per error group, however many jobs die of it."""
     if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
         return None
     job = move.after(0)
@@ -229,9 +229,9 @@ def escalation_for(move: Transition) -> Notice | None:
     ):
         return None
     if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
-        return None  # somebody has it in hand
+        return None  # a person is at work on it
     kind = DEFERRED if move.to is State.held else ESCALATED
-    title = f"{job.task} is put off for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
+    title = f"{job.task} is postponed for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
     until = f"It comes back at {iso(job.run_at)}" if kind == DEFERRED else None
     see = f"See redrive dead show {job.short_id}."
     text = _sentences(job.error, move.why, until, job.recommendation, see)
@@ -261,7 +261,7 @@ def _question(move: Transition) -> Notice | None:
 
 
 def _ending(move: Transition, rule: Rule) -> Telling | None:
-    """What the end of a job is told as; None where it is not the end, or nobody waits for it."""
+    """Chooses the notice for the end of a job; None where it is not the end, or no session waits for it."""
     if move.move == "succeeded":
         return rule.success
     if move.move == "buried":
@@ -415,7 +415,7 @@ def plan(
 
 
 def is_recent(sent: SentMessage, now: float) -> bool:
-    """A time in the future is a clock's mistake and keeps nobody quiet."""
+    """Tells whether a message was sent a short time ago. A time in the future is wrong and does not count."""
     return 0 <= now - sent.at < FOLD_SECONDS
 
 

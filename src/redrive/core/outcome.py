@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     def public(self) -> dict[str, Json]:
         """As tools and doors show it. What is queued has no field that looks like success."""
         body: dict[str, Json] = {"operation_id": self.operation_id} if self.operation_id else {}
-        body |= _SHAPES[self.status](self)
+        body |= _show_status(self)
         if self.error_kind:
             body["error_kind"] = self.error_kind
         if self.error and self.status != "ok":
@@ -54,47 +54,31 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return body
 
 
-def _ok(outcome: Outcome) -> dict[str, Json]:
-    body: dict[str, Json] = {"status": "ok", "result": outcome.result}
-    if outcome.truncated:
-        body["truncated"] = True
-    if outcome.recovered:
-        body |= {"post_write_recovery": True, "effects_verified": outcome.recovered, "warning": outcome.message}
-        body |= {"path": outcome.path} if outcome.path else {}
-    return body
-
-
-def _queued_for_retry(outcome: Outcome) -> dict[str, Json]:
-    return {"queued_for_retry": True, "retry_hint": outcome.message, "retry_at": iso(outcome.retry_at)}
-
-
-def _queued(outcome: Outcome) -> dict[str, Json]:
-    return {"status": "queued", "hint": outcome.message, "queue_reason": outcome.queue_reason}
-
-
-def _said(outcome: Outcome) -> dict[str, Json]:
-    return {"status": outcome.status, "message": outcome.message}
-
-
-def _failure(outcome: Outcome) -> dict[str, Json]:
-    """What failed may come back by itself, and says when."""
-    return _said(outcome) | ({"retry_at": iso(outcome.retry_at)} if outcome.retry_at is not None else {})
-
-
-_SHAPES: Final = {
-    "ok": _ok,
-    "queued_for_retry": _queued_for_retry,
-    "queued": _queued,
-    "timeout": _said,
-    "failed": _failure,
-    "needs_consent": _said,
-    "held": _said,
-}
+def _show_status(outcome: Outcome) -> dict[str, Json]:
+    """Returns the fields that tell the status. What failed may come back by itself, and says when."""
+    match outcome.status:
+        case "ok":
+            body: dict[str, Json] = {"status": "ok", "result": outcome.result}
+            if outcome.truncated:
+                body["truncated"] = True
+            if outcome.recovered:
+                body |= {"post_write_recovery": True, "effects_verified": outcome.recovered, "warning": outcome.message}
+                body |= {"path": outcome.path} if outcome.path else {}
+            return body
+        case "queued_for_retry":
+            return {"queued_for_retry": True, "retry_hint": outcome.message, "retry_at": iso(outcome.retry_at)}
+        case "queued":
+            return {"status": "queued", "hint": outcome.message, "queue_reason": outcome.queue_reason}
+        case "failed" if outcome.retry_at is not None:
+            return {"status": "failed", "message": outcome.message, "retry_at": iso(outcome.retry_at)}
+        case status:
+            return {"status": status, "message": outcome.message}
 
 
 def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Outcome:
-    """How an operation stands, for whoever asked for it."""
+    """Describes how an operation stands."""
     kind = next((a.failure.error_kind for a in reversed(job.history) if a.failure and a.failure.error_kind), None)
+    last = job.history[-1] if job.history and job.history[-1].outcome == "recovered" else None
     outcome = Outcome(
         _status(job),
         job.id,
@@ -103,8 +87,8 @@ def outcome_of(job: Job, result: Json = None, *, recovered: bool = False) -> Out
         error_kind=kind or job.detail,
         retry_at=job.run_at if job.state is State.waiting else job.comes_back_at,
         queue_reason=job.reason,
-        recovered=_effects_seen(job),
-        path=_path_seen(job),
+        recovered=len(last.effects or ()) if last else 0,
+        path=witness_path(last.witness) if last else None,
         registry_auto_recovered=recovered or any(attempt.registry_auto_recovered for attempt in job.history),
     )
     if job.state is not State.done:
@@ -190,13 +174,3 @@ def _advice(job: Job) -> str:
     """What to do next, in our own words: a recommendation may hold text from outside where the task wrote it."""
     ours = job.because not in ("terminated", "imported")
     return (job.recommendation or "") if ours else f"redrive dead show {job.short_id} says more."
-
-
-def _effects_seen(job: Job) -> int:
-    last = job.history[-1] if job.history else None
-    return len(last.effects) if last is not None and last.outcome == "recovered" and last.effects else 0
-
-
-def _path_seen(job: Job) -> str | None:
-    last = job.history[-1] if job.history else None
-    return witness_path(last.witness) if last is not None and last.outcome == "recovered" else None

@@ -250,7 +250,7 @@ def _all_finite(value: Json) -> bool:
 
 
 def repr_of(value: object) -> str:
-    """What somebody else's value looks like, as a text that can be written."""
+    """Returns the repr of any value as a text that can be stored."""
     try:
         return repr(value)[:10_000].encode("utf-8", "replace").decode()
     except Exception as error:  # noqa: BLE001 - somebody else's __repr__
@@ -305,7 +305,7 @@ class Signature:
             return False
         try:
             filled = [{**self._written_defaults, **msgspec.json.decode(text)} for text in (one, other)]
-        except msgspec.MsgspecError:  # a disk has damaged what is stored: nobody knows what it was
+        except msgspec.MsgspecError:  # a disk has damaged what is stored: it cannot be compared
             return False
         left, right = (msgspec.json.encode(payload, order="sorted") for payload in filled)
         return left == right

@@ -45,8 +45,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     cap: float | None = None
     """No wait of our own is longer. What a server asks for is bounded by `max_wait`."""
     max_wait: float | None = None
-    """The longest wait that a server may ask for with Retry-After or a reset. Whoever asks for longer sends the job to
-    the delayed lane, from where it comes back at that time."""
+    """The longest wait that a server may ask for with Retry-After or a reset. A longer wait sends the job to the
+    delayed lane, from where it comes back at that time."""
     jitter: float | None = None
     lease: float | None = None
     max_age: float | None = None
@@ -66,7 +66,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     breaker_pause: float | None = None
     """Seconds before the first probe; doubles with every probe that fails, up to 300."""
     breaker_release: float | None = None
-    """Parked jobs let go per second once a probe has succeeded."""
+    """Parked jobs released per second once a probe has succeeded."""
     concurrency: int | None = None
     rate: Rate | None = None
     scope: Scope | None = None
@@ -201,7 +201,7 @@ def _raw_delay(backoff: Backoff | None, failures: int, base: float) -> float:
 
 
 def _ask_backoff(backoff: Callable[[int], float], failures: int) -> float:
-    """A function of the user's own: what it gets wrong falls to the slow and safe, never to a hot loop."""
+    """Calls the user's function. Where it fails, the wait is slow and safe, never a hot loop."""
     try:
         seconds = float(backoff(failures))
     except Exception:  # noqa: BLE001 - its answer would be told with the decision; there is none

@@ -12,6 +12,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from redrive.core.checks import check_choice, check_name, check_number, check_range
 from redrive.core.job import Json
 from redrive.errors import InvalidOption, InvalidPayload
 
@@ -20,7 +21,7 @@ CAP: Final = 100
 MOST: Final = 1_000
 """No schedule catches up on more slots than this at once."""
 ON_TIME: Final = 60.0
-"""A slot that nobody took within so many seconds was missed."""
+"""A slot that no worker took within so many seconds was missed."""
 SLOT_HEADER: Final = "redrive-slot"
 REMEMBERED: Final = 5
 """How many lines of one schedule are remembered: during a deploy, old and new code mind their own side by side."""
@@ -53,43 +54,22 @@ def cron(
     `line` has five fields or is a nickname such as `@daily`. Every slot becomes one job with this payload, whatever
     the number of workers; the job finds its slot in `ctx.slot`. Only workers fire schedules.
 
-    Slots that nobody was there for: `catch_up="latest"` runs the last of them, "skip" none, "all" each one, oldest
+    Slots that passed while no worker ran: `catch_up="latest"` runs the last one, "skip" none, "all" each one, oldest
     first, but no more than the newest `cap`. With `overlap=False` a slot is skipped while an earlier job of this
     schedule waits, runs or is held; where all are to be caught up, it waits for its turn instead. `jitter` delays the
     jobs of a schedule by a part of so many seconds, always the same part.
     """
-    _check_text("schedule", line)
-    _check_text("schedule.tz", tz)
-    _check_payload(payload)
-    _check_missed(catch_up, cap)
-    if not isinstance(overlap, bool):
-        raise InvalidOption(field="schedule.overlap", problem=f"{overlap!r} is neither True nor False")
-    return Cron(line.strip(), tz, dict(payload or {}), catch_up, cap, overlap, _jitter(jitter))
-
-
-def _check_text(field: str, value: object) -> None:
-    if not isinstance(value, str) or not value.isprintable() or len(value) > 200:
-        raise InvalidOption(field=field, problem=f"{value!r} must be at most 200 printable characters")
-
-
-def _check_payload(payload: object) -> None:
+    check_name("schedule", line)
+    check_name("schedule.tz", tz)
     if payload is not None and not isinstance(payload, Mapping):
         raise InvalidPayload(field="schedule.payload", problem=f"must be a JSON object, not {type(payload).__name__}")
-
-
-def _check_missed(catch_up: object, cap: object) -> None:
-    if catch_up not in get_args(CatchUp):
-        allowed = ", ".join(get_args(CatchUp))
-        raise InvalidOption(field="schedule.catch_up", problem=f"{catch_up!r} is not one of {allowed}")
-    if isinstance(cap, bool) or not isinstance(cap, int) or not 1 <= cap <= MOST:
-        raise InvalidOption(field="schedule.cap", problem=f"{cap!r} is not a number from 1 to {MOST}")
-
-
-def _jitter(value: object) -> float:
-    number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 86_400:
-        raise InvalidOption(field="schedule.jitter", problem=f"{value!r} is not a time from 0 to 86400 seconds")
-    return float(number)
+    check_choice("schedule.catch_up", catch_up, get_args(CatchUp))
+    check_range("schedule.cap", cap, 1, MOST)
+    if not isinstance(overlap, bool):
+        raise InvalidOption(field="schedule.overlap", problem=f"{overlap!r} is neither True nor False")
+    seconds = jitter.total_seconds() if isinstance(jitter, timedelta) else jitter
+    check_number("schedule.jitter", seconds, 0, 86_400)
+    return Cron(line.strip(), tz, dict(payload or {}), catch_up, cap, overlap, float(seconds))
 
 
 # ---- names and times

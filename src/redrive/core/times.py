@@ -1,6 +1,6 @@
 """Moments as people give them: `until`, `since`, `run_at`. In Python a datetime or a span, at the doors a text.
 
-One rule for all of them: a time without a zone is refused, unless whoever reads it knows which zone is meant.
+A time without a zone is refused, unless the caller gives the zone that is meant.
 """
 
 from __future__ import annotations

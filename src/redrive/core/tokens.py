@@ -1,7 +1,7 @@
 """Tokens with a name and a role: what each may do, and under which name it is recorded.
 
 A token is 256 random bits, shown once. Only digests of it are kept: of the token, and of the cookie that a browser gets
-for it. Whoever reads the database can make neither.
+for it, so that neither can be made from what the database holds.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Caller(NamedTuple):
         if self.may(needs):
             return None
         whose = f"the token {self.name!r}" if self.name is not None else "this token"
-        return f"this needs the role {needs}; {whose} has the role {self.role}, which {in_words(self.role)}"
+        return f"this needs the role {needs}; {whose} has the role {self.role}, which {_DOES[self.role]}"
 
     def sign(self, claimed: str | None, otherwise: str) -> str:
         """Names who did it, for the record: the token's name, with what the caller claims to be beside it."""
@@ -119,10 +119,6 @@ class Caller(NamedTuple):
 
 ANYONE: Final = Caller(None, "purge")
 """The caller where no token is asked for."""
-
-
-def in_words(role: Role) -> str:
-    return _DOES[role]
 
 
 # ---- under which name it is recorded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def number(value: float | None) -> str:
-    """`12,345`; a dash where nobody counted."""
+    """`12,345`; a dash where the number is not known."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"

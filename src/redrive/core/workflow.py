@@ -67,7 +67,7 @@ class Flow(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def final(self) -> tuple[FlowStep, ...]:
-        """The steps nobody waits for: their results are the workflow's."""
+        """The steps that no other step waits for: their results are the workflow's."""
         return tuple(step for step in self.steps if not self.dependents[step.name])
 
     @property
@@ -191,7 +191,7 @@ def store_references(value: Any, used: list[str], home: object = None) -> Any:
 
 
 def check_references(payload: Json, number: int) -> None:
-    """What an object wrote of itself must not look like an output: then somebody's data would be read as one."""
+    """Refuses data of the caller that looks like a reference to an output: it would be read as one."""
     if sum(1 for _ in _references(payload)) != number:
         raise _refuse_reserved()
 
@@ -424,7 +424,7 @@ class StepsToMove(msgspec.Struct, frozen=True):
 
     ready: tuple[Job, ...] = ()
     doomed: tuple[tuple[Job, str], ...] = ()
-    """With the step that was let go."""
+    """Each with the discarded step that it waits for."""
 
 
 def judge(flow: Flow, waiting: Iterable[Job], states: Mapping[str, State]) -> StepsToMove:

@@ -231,7 +231,7 @@ def _recall(asked: Asked) -> Transition:
     job = asked.job
     if job.state is not State.held:
         raise IllegalMove(f"job {job.short_id} is {job.state}, not deferred; it has no recall", job_id=job.id)
-    return lifecycle.recalled(job, asked.now, who=asked.who, why=asked.why, trouble=FOR_EYES)
+    return lifecycle.recalled(job, asked.now, who=asked.who, why=asked.why, failure_fields=FOR_EYES)
 
 
 def _discard(asked: Asked) -> Transition:
@@ -290,7 +290,7 @@ def _restore_discarded(back: Back) -> Transition:
 def _make_dead_again(back: Back) -> Transition:
     """Makes the job a dead letter as before, without counting another death: it has not run since."""
     trouble = {**_last_error(back.job), **back.before}
-    return lifecycle.recalled(back.job, back.at, who=back.who, why=back.why, trouble=trouble)
+    return lifecycle.recalled(back.job, back.at, who=back.who, why=back.why, failure_fields=trouble)
 
 
 def _with(move: Transition, before: Mapping[str, object]) -> Transition:

@@ -20,7 +20,7 @@ import msgspec
 
 from redrive.core.commit import commit
 from redrive.core.documents import EFFECT, OPEN_EFFECT, Kept
-from redrive.core.effects import EffectRecord, Holder, Status, is_open, is_seen, once_step
+from redrive.core.effects import EffectRecord, Holder, Status, is_seen, once_step
 from redrive.core.payload import encode_result
 from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
@@ -292,7 +292,7 @@ class _Turn:
 
 def kept_alone(effect: EffectRecord, expect: int | None = None) -> Sequence[Put]:
     """Makes the parts of a commit that write an effect without a job, and note whether it is open."""
-    mark = OPEN_EFFECT.put(effect.key, effect.at) if is_open(effect) else OPEN_EFFECT.drop(effect.key)
+    mark = OPEN_EFFECT.put(effect.key, effect.at) if effect.open else OPEN_EFFECT.drop(effect.key)
     return EFFECT.put(PREFIX + effect.key, effect, expect), mark
 
 

@@ -223,7 +223,7 @@ class Scheduler(Loop):
                 job,
                 who="scheduler",
                 why="the time it was deferred to has come",
-                trouble={"lane": "manual"},
+                failure_fields={"lane": "manual"},
             )
 
     async def bury_unresolved(self) -> None:

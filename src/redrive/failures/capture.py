@@ -21,7 +21,7 @@ from redrive.core.job import Ending, Failure
 from redrive.core.redact import redact_text
 from redrive.errors import GiveUp, InvalidOption, Retry, Signal
 from redrive.failures.classify import Rule, known_detail, reads_data
-from redrive.failures.classify.classes import calls_models
+from redrive.failures.classify.classes import TWINS, calls_models
 from redrive.failures.classify.retry_after import wait_of
 from redrive.failures.http_answers import (
     address_of,
@@ -66,7 +66,6 @@ _STEPS: Final = 100
 OUTPUT_LIMIT: Final = 1_000_000
 _SIMPLE: Final = frozenset({ValueError, TypeError, KeyError, RuntimeError, AttributeError, IndexError})
 """Builtin exceptions that carry nothing but a message."""
-_TWINS: Final = {"httpx2": "httpx", "httpcore2": "httpcore"}
 
 
 def capture(error: BaseException, *, now: float | None = None) -> Failure:
@@ -86,18 +85,14 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
 
 def _mark_model_asked(failure: Failure, error: BaseException) -> Failure:
     """Add whether a model was asked: only for data that does not fit, whose meaning depends on it."""
-    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(_asks_in(link) for link in _chain(error))
+    steps = (at for link in _chain(error) for _, at in _steps(link.__traceback__))
+    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(names_a_model(at.tb_frame) for at in steps)
     return msgspec.structs.replace(failure, model_asked=True) if asked else failure
 
 
 def _shows_a_model(failure: Failure, depth: int) -> bool:
-    wrapped = failure.members if failure.cause is None else (failure.cause, *failure.members)
     here = failure.model_call or calls_models(failure.types)
-    return here or (depth > 0 and any(_shows_a_model(each, depth - 1) for each in wrapped))
-
-
-def _asks_in(error: BaseException) -> bool:
-    return any(names_a_model(at.tb_frame) for _, at in _steps(error.__traceback__))
+    return here or (depth > 0 and any(_shows_a_model(part, depth - 1) for part in failure.wrapped))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -148,7 +143,7 @@ class _ErrorReader:
     def at(self, error: BaseException, depth: int) -> Failure:
         self._left -= 1
         kind: Any = type(error)
-        seen = {} if isinstance(error, Signal) else traits(error)  # a signal says what it says in words of its own
+        seen = {} if isinstance(error, Signal) else traits(error)  # a signal carries its own fields
         types = _types(kind)
         message = words_of(error)
         steps = _steps(error.__traceback__)
@@ -279,25 +274,21 @@ def _show(value: object) -> str:
 def _types(kind: Any) -> tuple[str, ...]:
     """Qualified names of the MRO; a library's renamed twin counts as the original."""
     entries = [entry for entry in kind.__mro__ if entry not in (object, BaseException, Exception)]
-    return tuple(_qualified(entry) for entry in entries or [kind])
+    return tuple(qualified(entry) for entry in entries or [kind])
 
 
 def _bare_types(kind: type) -> tuple[str, ...]:
     """The same for a class whose own attributes cannot be trusted."""
     entries: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
-    return tuple(_qualified(entry) for entry in entries if not any(entry is end for end in (object, BaseException)))
-
-
-def _qualified(kind: type) -> str:
-    module = attribute(kind, "__module__")
-    name: str = type.__dict__["__qualname__"].__get__(kind)
-    package, dot, rest = (clean(module, 200) if isinstance(module, str) else "unknown").partition(".")
-    return re.sub(r"^(httpx|httpcore)\._\w+\.", r"\1.", f"{_TWINS.get(package, package)}{dot}{rest}.{clean(name, 200)}")
+    return tuple(qualified(entry) for entry in entries if not any(entry is end for end in (object, BaseException)))
 
 
 def qualified(kind: type) -> str:
-    """The name under which a class is matched."""
-    return _qualified(kind)
+    """Returns the name under which a class is matched."""
+    module = attribute(kind, "__module__")
+    name: str = type.__dict__["__qualname__"].__get__(kind)
+    package, dot, rest = (clean(module, 200) if isinstance(module, str) else "unknown").partition(".")
+    return re.sub(r"^(httpx|httpcore)\._\w+\.", r"\1.", f"{TWINS.get(package, package)}{dot}{rest}.{clean(name, 200)}")
 
 
 def words_of(said: object) -> str:

@@ -1,4 +1,4 @@
-"""One error, one group: what two failures must share to be the same trouble."""
+"""Computes the fingerprint that puts failures of one kind into one error group."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def find_soft_failure(value: object) -> Failure | None:
             return find_soft_failure(inner)  # the last event of a stream, with the whole answer in it
         names = _fields(kind)
         return _judge({name: _plain_part(attribute(value, name)) for name in names}) if names else None
-    except Exception:  # noqa: BLE001 - a value that cannot be read has a shape nobody knows: not a failure
+    except Exception:  # noqa: BLE001 - a value that cannot be read has an unknown shape: not a failure
         return None
 
 
@@ -295,7 +295,7 @@ def _judge_block(value: Mapping[str, Any]) -> Failure | None:
 
 
 def _endless(value: Mapping[str, Any]) -> Failure | None:
-    """A stream that was closed politely in the middle: half an answer, of which nobody said that it ends there."""
+    """Finds an answer without an end: its stream was closed in the middle without an error."""
     if value.get("type") == "message" and value.get("role") == "assistant" and "stop_reason" in value:
         ended = value["stop_reason"] is not None
     elif value.get("object") == "chat.completion" and isinstance(value.get("choices"), list) and value["choices"]:

@@ -1,14 +1,13 @@
 """Circuit breakers as values: what opens one, who may probe it, when its jobs come back.
 
-A breaker stands for one thing that is called: a host, a model, a name the task gives, or a trouble (a fingerprint).
+A breaker stands for one thing that is called: a host, a model, a name the task gives, or an error group.
 While it is open its jobs are parked where everybody sees them and burn no attempt. One job at a time probes.
 
-A rate limit that says when it ends opens one at once, until then: whoever else calls the same thing need not learn it.
+A rate limit that says when it ends opens one at once, until then, so that other jobs do not run into the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -24,8 +23,6 @@ LONGEST_PAUSE: Final = 300.0
 FASTEST_RELEASE: Final = 1000.0
 PROBE_LASTS: Final = 900.0
 """A probe of which nothing was heard for so long no longer counts."""
-DEEPEST: Final = 6
-"""So far down the chain of a failure's causes is looked."""
 LIMITING: Final = frozenset({403, 429})
 """Statuses by which a server says that everybody with this credential must wait."""
 PROVIDERS: Final = {
@@ -58,7 +55,7 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
     until: At
     """No probe before this."""
     release: float
-    """Jobs let go per second after it closed; doubles while nothing fails."""
+    """Jobs released per second after it closed; doubles while nothing fails."""
     probe: str | None = None
     """The job that is trying."""
     probes: int = 0
@@ -134,8 +131,8 @@ def verdict(breaker: Breaker, job_id: str, now: float) -> Verdict:
 
 
 def waits(breaker: Breaker, now: float) -> bool:
-    """Until its time. One further ahead than any pause, or than was asked for, was written by a clock that was wrong:
-    it binds nobody."""
+    """Tells whether a breaker waits for its time. A time further ahead than any pause comes from a wrong clock and does
+    not count."""
     return 0 < breaker.until - now <= max(breaker.pause, PROBE_LASTS, breaker.asked)
 
 
@@ -194,7 +191,7 @@ def from_elsewhere(key: str, failure: Failure) -> bool:
 
 
 def close_breaker(breaker: Breaker, now: float) -> Breaker:
-    """It answers again: parked jobs are let go from now on, at a bounded rate."""
+    """Closes a breaker: parked jobs are released from now on, at a bounded rate."""
     return msgspec.structs.replace(breaker, state="closed", probe=None, since=now, asked=0.0, callers=())
 
 
@@ -263,18 +260,18 @@ def limited_key(downstream: str | None, failure: Failure | None) -> str | None:
 
 def first_host(failure: Failure) -> str | None:
     """The host that the failure, or one that it wraps, names."""
-    return next((link.host for link in _chain(failure) if link.host is not None), None)
+    return next((link.host for link in failure.chain() if link.host is not None), None)
 
 
 def provider_of(failure: Failure) -> str | None:
-    """Whom the library calls that raised it, where it calls nobody else."""
-    packages = (package_of(name) for link in _chain(failure) for name in link.types)
+    """Names the provider that the raising library calls, where it calls no other."""
+    packages = (package_of(name) for link in failure.chain() for name in link.types)
     return next((PROVIDERS[package] for package in packages if package in PROVIDERS), None)
 
 
 def calls_one_provider(failure: Failure) -> bool:
     """Whether other jobs of the task call the same: a task asks one provider, and fetches pages from many hosts."""
-    return provider_of(failure) is not None or any(link.model_call and link.host for link in _chain(failure))
+    return provider_of(failure) is not None or any(link.model_call and link.host for link in failure.chain())
 
 
 def caller_of(job: Job) -> str:
@@ -286,8 +283,8 @@ def wait_for_all(failure: Failure, cause: Cause, max_wait: float | None) -> floa
     """Seconds for which a rate limit asks everybody to stay away, at most `max_wait`; None where it does not."""
     if cause.detail != "rate_limited" or not cause.retry_after:
         return None
-    statuses = [link.status for link in _chain(failure) if link.status is not None]
-    if statuses and not LIMITING.intersection(statuses) and not any(map(_has_spent, _chain(failure))):
+    statuses = [link.status for link in failure.chain() if link.status is not None]
+    if statuses and not LIMITING.intersection(statuses) and not any(map(_has_spent, failure.chain())):
         return None
     return cause.retry_after if max_wait is None else min(cause.retry_after, max_wait)
 
@@ -296,16 +293,6 @@ def _has_spent(failure: Failure) -> bool:
     """Whether a header says that nothing remains of a limit."""
     named = [value.strip() for name, value in failure.headers.items() if "limit" in name and "remaining" in name]
     return "0" in named
-
-
-def _chain(failure: Failure) -> Iterator[Failure]:
-    """The failure and what it wraps."""
-    link: Failure | None = failure
-    for _ in range(DEEPEST):
-        if link is None:
-            return
-        yield link
-        link = link.cause
 
 
 class FailureCounts:

@@ -56,7 +56,7 @@ def tries_for(category: str | None) -> int:
 
 
 def plan_comeback(case: Case, decision: Bury) -> Bury:
-    """The burial with the time at which the job comes back; into the manual lane where it does not."""
+    """Adds the time at which the job comes back, or moves the dead letter to the manual lane."""
     if case.sitting == "cycle" or case.job.queue.startswith(CYCLE) or decision.because == "crash_loop":
         return decision  # a script's next cycle brings back its own; a crash loop has said when
     if not _may_return(case, decision):
@@ -182,7 +182,7 @@ class Answers(msgspec.Struct, frozen=True, omit_defaults=True):
     """Dead letters per second; doubles from round to round."""
     sure: bool = True
     """False where only some job's success showed it: what was called may have answered all the time, and the dead
-    letters may have troubles of their own. Then only those come back that have waited for a while."""
+    letters may fail for other reasons. Then only those come back that have waited for a while."""
 
 
 ANSWERS: Final = Kind[Answers]("answers", Answers)

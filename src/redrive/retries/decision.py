@@ -18,7 +18,7 @@ LONGEST_WAIT: Final = 365 * 86400.0
 
 
 Sitting = Literal["call", "cycle"] | None
-"""Who waits while an attempt runs: a caller, a script in its cycle, or nobody."""
+"""Who waits while an attempt runs: a caller, a script in its cycle, or None."""
 
 
 class RetryLater(msgspec.Struct, frozen=True, gc=False):
@@ -117,7 +117,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     probes: bool = False
     """This attempt was sent to see whether that answers again."""
     sitting: Sitting = None
-    """Somebody waits: a caller, or a script in its cycle."""
+    """Who waits for the attempt: a caller, or a script in its cycle."""
     tries: int = 1
     """Tries made in this sitting, this one included."""
     trusted_now: float | None = None

@@ -14,7 +14,7 @@ from redrive.core.agents import AgentFleet
 from redrive.core.job import Job, Json
 from redrive.core.policy import Policy
 from redrive.retries.changes import Adapt, Counter, estimate, tokens
-from redrive.retries.changes.shapes import get, locate
+from redrive.retries.changes.shapes import find_model
 from redrive.retries.strategy import age_of, too_old_words
 
 WARN_ABOVE: Final = 0.8
@@ -77,7 +77,7 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
     needed = tokens(payload, conditions.adapt, conditions.count)
     if needed is None:
         return None
-    name = model or _named_model(payload, conditions.adapt) or conditions.model
+    name = model or find_model(payload, conditions.adapt) or conditions.model
     budget = conditions.fleet.context(name)
     if needed > WARN_ABOVE * budget and name is not None and conditions.fleet.known_context(name) is None:
         return Ready((_undeclared(needed, name),))
@@ -90,15 +90,9 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
 
 
 def _undeclared(needed: int, model: str) -> str:
-    """A model that nobody declared may read more or less than usual: that is for people to say, not to be guessed."""
+    """Asks for the window of an undeclared model, which may read more or less than usual."""
     said = f"about {needed:,} tokens; how many {model} may read is not known here"
     return f'{said}: declare it in redrive.toml, [models."{model}"] context = …'
-
-
-def _named_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None:
-    path = locate(payload, adapt).model
-    found = get(payload, path) if path else None
-    return found if isinstance(found, str) else None
 
 
 def _too_long(needed: int, budget: int, model: str | None) -> NotReady:

@@ -24,7 +24,7 @@ from redrive.retries.changes import (
     safe_quote,
     tokens,
 )
-from redrive.retries.changes.shapes import Shape, get, is_count, locate
+from redrive.retries.changes.shapes import Shape, find_model, get, is_count, locate
 from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
 
 COMPRESSED: Final = 80_000
@@ -58,10 +58,8 @@ def _model(case: Case) -> str | None:
     """The job's own, else the one that its input names."""
     if case.job.model is not None:
         return case.job.model
-    payload = case.input()
-    path = locate(payload, case.abilities.adapt).model
-    found = get(payload, path) if path else None
-    return found if isinstance(found, str) else case.abilities.model
+    named = find_model(case.input(), case.abilities.adapt)
+    return named if named is not None else case.abilities.model
 
 
 def _leave_loop(case: Case, rung: int) -> list[Change]:

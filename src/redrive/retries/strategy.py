@@ -20,7 +20,7 @@ from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, HoldBac
 from redrive.retries.remedies import try_changed
 
 UNKNOWN_TRIES: Final = 3
-"""An error nobody knows is tried again at most twice: it may heal, and it may not."""
+"""An unknown error is tried again at most twice: it may heal, and it may not."""
 CRASHES_BEFORE_ALONE: Final = 2
 CRASH_WAITS: Final = (60.0, 600.0, 3600.0)
 """Seconds before a job runs again whose process ended with the job alone in it: after the first, the second, …"""
@@ -45,11 +45,11 @@ SAFE_WAIT: Final = 1.0
 FIRST_ROOM: Final = 5.0
 LONGEST_ROOM: Final = 60.0
 ROOM_WAITS: Final = 50
-"""So often a job may meet a limit of its own machine at no cost: three quarters of an hour."""
+"""So often a job may meet a limit of its machine at no cost: three quarters of an hour."""
 MEMORY_WAITS: Final = 3
 """The same for memory, which a task fills by itself more often than others do."""
 SPOT_TRIES: Final = 3
-"""On the spot, where somebody waits, nothing is tried more often than this."""
+"""Where a caller or a script waits, nothing is tried on the spot more often than this."""
 SPOT_WAIT: Final = 0.5
 LOOP: Final = 3
 """The same wrong output so often is a loop."""
@@ -86,7 +86,7 @@ def _strategies(case: Case) -> tuple[Strategy, ...]:
 
 
 def _spare(case: Case, decision: Decision) -> Decision:
-    """What it calls is down for everybody: that is no reason to bury one after the other. One try is left to each."""
+    """Holds a job at its last try while its downstream is down, so that an outage makes no dead letters."""
     if case.breaker is None or not isinstance(decision, Bury) or decision.because != "attempts_exhausted":
         return decision
     if case.cause.category != "transient":
@@ -101,7 +101,7 @@ def _spare(case: Case, decision: Decision) -> Decision:
 
 
 def _park_probe(case: Case) -> Decision:
-    """It was sent to see whether what it calls answers again. It does not: nothing of this is the job's fault."""
+    """Parks a probe again whose downstream does not answer yet, which is no fault of the job."""
     after = case.cause.retry_after if case.cause.detail == "rate_limited" else None
     what = f"asked to wait {after:g} s more" if after else "is still down"
     return HoldBack(
@@ -114,7 +114,7 @@ def _park_probe(case: Case) -> Decision:
 
 
 def decide_by_count(case: Case, problem: str) -> Decision:
-    """Deciding failed: slow and safe, and at the cap a dead letter."""
+    """Decides where deciding itself failed: a slow retry, and at the cap a dead letter."""
     if case.failures < case.allowed:
         return RetryLater(SAFE_DELAY, f"Deciding failed ({problem}): again in {SAFE_DELAY:g} s.", "undecided")
     return Bury(
@@ -272,7 +272,7 @@ def _if_suspended(case: Case) -> Decision | None:
 
 
 def _if_uncertain(case: Case) -> Decision | None:
-    """The call was made and nobody knows whether it landed: only idempotent tasks may repeat it."""
+    """Holds a job whose call may have landed: only idempotent tasks may repeat it."""
     if case.cause.detail != "outcome_unknown" or case.idempotent:
         return None
     return HoldBack(
@@ -444,7 +444,7 @@ def _backoff(case: Case) -> Decision:
     return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}{back}, again {when}.")
 
 
-# ---- where somebody waits
+# ---- where a caller or a script waits
 
 
 def _retry_on_the_spot(case: Case) -> Decision | None:

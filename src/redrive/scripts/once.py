@@ -14,7 +14,7 @@ import msgspec
 from redrive.core.checks import KEY_LIMIT, check_name, check_words
 from redrive.core.commit import Proposal, apply_each, decide_and_commit
 from redrive.core.documents import EFFECT, OPEN_EFFECT, Kept
-from redrive.core.effects import EffectRecord, Status, is_open
+from redrive.core.effects import EffectRecord, Status
 from redrive.core.job import Json, hash_payload
 from redrive.core.keys import check_template, key_for
 from redrive.core.payload import canonical, encode_result, result_reader
@@ -276,7 +276,7 @@ class Effects:
         keys = [kept.key for kept in await OPEN_EFFECT.all(store)]
         effects = [kept.value for key in keys if (kept := await EFFECT.get(store, PREFIX + key)) is not None]
         ended = await store.ended({effect.process for effect in effects if effect.process})
-        return [effect for effect in effects if is_open(effect) and ended.get(effect.process or "", True)]
+        return [effect for effect in effects if effect.open and ended.get(effect.process or "", True)]
 
     async def get(self, key: str) -> EffectRecord:
         return (await self._read(key)).value
@@ -350,7 +350,7 @@ def _forget(effect: EffectRecord) -> EffectRecord:
 def _age(kept: Kept[EffectRecord], now: float, retention: float, keys: float | None) -> Put | None:
     """Makes the write for an effect that has become too old; None for others, and for what is open."""
     effect, age = kept.value, now - kept.value.at
-    if is_open(effect):
+    if effect.open:
         return None
     if keys is not None and age > keys:
         return EFFECT.drop(kept.key, kept.version)

@@ -32,7 +32,7 @@ __all__ = [
 
 def cause_of(detail: str, rule: str, failure: Failure) -> Cause:
     category, heals, subclass = DETAILS.get(detail, DETAILS["unknown"])
-    wait = _retry_after(failure)
+    wait = next((link.retry_after for link in failure.chain() if link.retry_after is not None), None)
     if wait is None and detail in _SAY_IN_WORDS:
         wait = wait_in_words(text_of(failure))
     return Cause(category, detail, heals, rule, subclass, wait)
@@ -40,18 +40,6 @@ def cause_of(detail: str, rule: str, failure: Failure) -> Cause:
 
 _SAY_IN_WORDS: Final = frozenset({"rate_limited", "provider_overloaded"})
 """Only who limits is believed when a text says how long to wait."""
-
-
-def _retry_after(failure: Failure) -> float | None:
-    """What the failure asks for, or else what it wraps."""
-    link: Failure | None = failure
-    for _ in range(6):
-        if link is None:
-            return None
-        if link.retry_after is not None:
-            return link.retry_after
-        link = link.cause
-    return None
 
 
 def classify(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
@@ -84,15 +72,14 @@ def reads_data(failure: Failure, depth: int = 6) -> bool:
     """Tell whether a failure, or what it wraps, is data that does not fit: who was asked for it decides its meaning."""
     if class_detail(failure.types) == UNFIT:
         return True
-    wrapped = failure.members if failure.cause is None else (failure.cause, *failure.members)
-    return depth > 0 and any(reads_data(each, depth - 1) for each in wrapped)
+    return depth > 0 and any(reads_data(part, depth - 1) for part in failure.wrapped)
 
 
 def _ask_rule(rule: Rule, failure: Failure) -> str | None:
-    """What somebody else's rule says; one that raises or speaks nonsense does not know. `guarded` reports it."""
+    """Asks a user's rule; one that raises or answers nonsense decides nothing. `guard_rule` reports it."""
     try:
         detail = rule(failure)
-    except Exception:  # noqa: BLE001 - reported by the runtime's `guarded`, which wraps such rules
+    except Exception:  # noqa: BLE001 - reported by `guard_rule`, which wraps such rules
         return None
     return known_detail(detail) if isinstance(detail, str) else None
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-_TWINS: Final = {"httpx2": "httpx", "httpcore2": "httpcore"}
+TWINS: Final = {"httpx2": "httpx", "httpcore2": "httpcore"}
+"""Packages that are the same library under another name."""
 _SHARED_PACKAGES: Final = frozenset({"google", "azure"})
 """Packages that belong to many libraries: there the second part of a name counts too."""
 
@@ -544,13 +545,13 @@ def canonical(name: str) -> str:
     """The name under which a class is listed: without private modules, a renamed twin as the original."""
     package, *path = name.split(".")
     return ".".join(
-        [_TWINS.get(package, package), *(part for part in path[:-1] if not part.startswith("_")), *path[-1:]]
+        [TWINS.get(package, package), *(part for part in path[:-1] if not part.startswith("_")), *path[-1:]]
     )
 
 
 def package_of(name: str) -> str:
     first, _, rest = name.partition(".")
-    return f"{first}.{rest.partition('.')[0]}" if first in _SHARED_PACKAGES else _TWINS.get(first, first)
+    return f"{first}.{rest.partition('.')[0]}" if first in _SHARED_PACKAGES else TWINS.get(first, first)
 
 
 def name_in_package(name: str) -> str:

@@ -267,4 +267,4 @@ ERRNOS: Final[dict[int, str]] = {
     for name in names.split()
     if hasattr(errno, name)
 }
-"""The operating system's numbers. No space left heals when somebody makes room: contention."""
+"""The operating system's numbers. No space left heals when room is made: contention."""

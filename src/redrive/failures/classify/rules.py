@@ -98,8 +98,7 @@ def _met_our_limit(failure: Failure, depth: int) -> bool:
         return False
     if ERRNOS.get(failure.errno or 0) == "own_limits" or class_detail(failure.types) == "own_limits":
         return True
-    wrapped = failure.members if failure.cause is None else (failure.cause, *failure.members)
-    return any(_met_our_limit(each, depth - 1) for each in wrapped)
+    return any(_met_our_limit(part, depth - 1) for part in failure.wrapped)
 
 
 def _timed_out(failure: Failure) -> str | None:
@@ -245,18 +244,16 @@ def _github_rate_limit(failure: Failure) -> str | None:
 
 def _certificate(failure: Failure) -> str | None:
     """A certificate that does not hold is no blip, however many layers call it one."""
-    link: Failure | None = failure
-    for _ in range(6):
-        if link is None or link.status is not None:
+    for link in failure.chain():
+        if link.status is not None:
             return None
         if "certificate_verify_failed" in link.message.lower() or "ssl.SSLCertVerificationError" in link.types:
             return "authority"
-        link = link.cause
     return None
 
 
 def _garbled(failure: Failure) -> str | None:
-    """aiohttp calls an answer that is no HTTP a 400: nobody ever sent that status."""
+    """aiohttp calls an answer that is no HTTP a 400: no server sent that status."""
     link = failure.cause
     return "network" if link is not None and "aiohttp.http_exceptions.HttpProcessingError" in link.types else None
 
@@ -323,11 +320,9 @@ def wraps(failure: Failure) -> bool:
     """Whether the class is only the paper around another failure that says more."""
     if failure.cause is None or not failure.types:
         return False
-    return failure.types[0] in _WRAPPERS or (failure.cause.status is not None and _is_kubernetes(failure.types[0]))
-
-
-def _is_kubernetes(name: str) -> bool:
-    return name.endswith(".ApiException") and package_of(name) in _KUBERNETES
+    name = failure.types[0]
+    is_kubernetes = name.endswith(".ApiException") and package_of(name) in _KUBERNETES
+    return name in _WRAPPERS or (failure.cause.status is not None and is_kubernetes)
 
 
 def _errno(failure: Failure) -> str | None:

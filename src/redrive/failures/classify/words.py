@@ -192,7 +192,7 @@ _LAST_WORDS: Final = {
 
 @lru_cache(maxsize=1024)
 def find_topics(text: str) -> frozenset[str]:
-    """What the text speaks of. Failures of one trouble say the same: their text is searched once."""
+    """Finds the topics of a text. Failures of one group have the same text, which is searched once."""
     return frozenset([kind for kind, phrases in _PHRASES.items() if _has(text, phrases)])
 
 

@@ -266,7 +266,7 @@ def _addition(change: Said) -> str:
 
 
 def _clean(change: Said) -> str:
-    """Failure text is cleaned once more here, whoever composed it."""
+    """Returns the text to add. A failure's text is cleaned here once more, wherever it was composed."""
     return without_hidden(change.text) if change.tainted else change.text
 
 

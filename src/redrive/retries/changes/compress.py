@@ -58,7 +58,7 @@ def compress(
 def find_dropped(
     payload: Mapping[str, Json], max_tokens: int, adapt: Adapt | None = None, count: Counter = estimate
 ) -> str | None:
-    """The text that compressing would leave out, for somebody to summarise; None where nothing would be.
+    """Returns the text that compressing would leave out, so that it can be summarised; None where there is none.
 
     It is decided with some room left, so that a summary does not push out more than it tells of.
     """

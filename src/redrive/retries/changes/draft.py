@@ -117,7 +117,7 @@ class Draft(msgspec.Struct):
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """Where a summary goes, and whether somebody must open the conversation once its first turns are gone."""
+    """Where a summary goes, and whether a message must open the conversation once its first turns are gone."""
 
     home: Path | None
     index: int | None = None
@@ -184,7 +184,7 @@ def _standing(value: Json, home: Path, index: int, count: Counter) -> DraftPart:
 
 
 def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
-    """The task's message, else the first that stays; where the user says nothing, somebody must open."""
+    """Chooses the task's message, else the first that stays; without a user message one must be added."""
     if shape.messages is None:
         return Seat(shape.context or shape.prompt, note=note)
     messages = get(payload, shape.messages)

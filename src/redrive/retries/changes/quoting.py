@@ -1,6 +1,6 @@
 """Text from a failure, made fit to stand in a prompt: short, visible, fenced and named for what it is.
 
-An error message is written by whoever made the request fail, so it may carry orders for the model. Quoting does not
+An error message comes from outside, so it may carry orders for the model. Quoting does not
 make it safe to obey; it makes it plain that it is not to be obeyed.
 """
 

@@ -118,6 +118,13 @@ def locate(payload: Mapping[str, Json], adapt: Adapt | None = None) -> Shape:
     )
 
 
+def find_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None:
+    """Returns the model that a payload names, or None."""
+    path = locate(payload, adapt).model
+    found = get(payload, path) if path else None
+    return found if isinstance(found, str) else None
+
+
 def outside(path: Path | None, messages: Path) -> Path | None:
     """A place inside the messages is read with them, and must not be counted or cut twice."""
     return None if path and path[: len(messages)] == messages else path
