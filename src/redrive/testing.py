@@ -185,8 +185,8 @@ class Harness:
 
     async def jobs(self, task: Task[Any, Any] | str | None = None) -> list[Job]:
         """All jobs, or those of one task, oldest first, with their history."""
-        found = await self._all(Filter(task=_name(task) if task is not None else None))
-        return await self._rd.store.get([job.id for job in reversed(found)])
+        jobs = await self._all(Filter(task=_name(task) if task is not None else None))
+        return await self._rd.store.get([job.id for job in reversed(jobs)])
 
     async def _all(self, filter: Filter) -> list[Job]:
         return [job async for page in pages(self._rd.store, filter, 1000) for job in page]

@@ -142,15 +142,15 @@ class Jobs:
         """
         if not text:
             raise InvalidInput(field="text", problem="is empty; give some letters to look for")
-        chosen, found, looked_at = make_filter(filters), list[Job](), 0
+        chosen, matching, looked_at = make_filter(filters), list[Job](), 0
         check_limit(limit)
         while True:
             page = await self._core.store.find(chosen, cursor, SEARCH_PAGE)
             looked_at += len(page.jobs)
-            found += [job for job in page.jobs if _has(job, text) and (secrets or _has(_mask(job), text))]
+            matching += [job for job in page.jobs if _has(job, text) and (secrets or _has(_mask(job), text))]
             cursor = page.cursor
-            if cursor is None or len(found) >= limit or looked_at >= MOST_SEARCHED:
-                return Searched(Page(found, cursor, page.as_of), looked_at)
+            if cursor is None or len(matching) >= limit or looked_at >= MOST_SEARCHED:
+                return Searched(Page(matching, cursor, page.as_of), looked_at)
 
     async def waits_for_worker(self, job: Job) -> str | None:
         """Say that no live worker takes a job, and which task may be meant instead; None where one takes it."""
@@ -216,8 +216,8 @@ class Jobs:
 
     async def effects(self, id: str | None = None, *, agent: str | None = None) -> Sequence[EffectRecord]:
         """List the effects outside, as far as they are known: of one job, or of all, by agent."""
-        whole = (await find_job(self._core.store, id)).id if id is not None else None
-        return [effect for effect in await effects_of(self._core.store, whole) if agent in (None, effect.agent)]
+        job_id = (await find_job(self._core.store, id)).id if id is not None else None
+        return [effect for effect in await effects_of(self._core.store, job_id) if agent in (None, effect.agent)]
 
     async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
         """Resolve an unknown outcome by hand. Landed: the job is done. Not landed: the job runs again."""

@@ -41,12 +41,12 @@ def policies_of(queues: object) -> dict[str, Policy] | None:
     """Reads the argument `queues` of Redrive: policies, or dicts of their fields."""
     if queues is None:
         return None
-    if not isinstance(queues, Mapping) or not all(isinstance(said, Policy | Mapping) for said in queues.values()):
+    if not isinstance(queues, Mapping) or not all(isinstance(policy, Policy | Mapping) for policy in queues.values()):
         raise ConfigError("queues: must map names of queues to a redrive.Policy, or to a dict of its fields")
     try:
         return {
-            name: said if isinstance(said, Policy) else msgspec.convert(with_seconds(said), Policy)
-            for name, said in queues.items()
+            name: policy if isinstance(policy, Policy) else msgspec.convert(with_seconds(policy), Policy)
+            for name, policy in queues.items()
         }
     except msgspec.ValidationError as error:
         raise ConfigError(f"queues: {error}") from None

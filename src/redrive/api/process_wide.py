@@ -50,11 +50,11 @@ def to_dead_letter(
     is counted in the same dead letter. Where the store cannot be used, the dead letter waits beside it, which is logged
     at WARNING; raises only where it could be written nowhere.
     """
-    said = FailureDetails(attempt, task, queue, lane, agent, session_id, model, recommendation)
-    app = rd or _default(job_id, payload, error, said)
+    details = FailureDetails(attempt, task, queue, lane, agent, session_id, model, recommendation)
+    app = rd or _default(job_id, payload, error, details)
     if isinstance(app, str):
         return app
-    return _run(app.recorder.add(job_id, payload, error if error is not None else sys.exc_info()[1], said)).id
+    return _run(app.recorder.add(job_id, payload, error if error is not None else sys.exc_info()[1], details)).id
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -65,14 +65,14 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         return aside.submit(asyncio.run, work).result()
 
 
-def _default(job_id: object, payload: object, error: object, said: FailureDetails) -> Redrive | str:
+def _default(job_id: object, payload: object, error: object, details: FailureDetails) -> Redrive | str:
     """Returns the process-wide instance; where its settings cannot be used, spools beside the default store."""
     try:
         return default()
     except ConfigError as problem:
         from redrive.engine.clock import SystemClock
 
-        new = make_dead_letter(job_id, payload, error, said, SystemClock().now(), None)
+        new = make_dead_letter(job_id, payload, error, details, SystemClock().now(), None)
         database = default_path(os.environ)
         spool_dead_letter(Spool(database.with_name(database.name + "-spool")), new, problem)
         return new.job.id
@@ -87,10 +87,10 @@ class diverting:
     """
 
     def __init__(
-        self, job_id: str, payload: Json, *, swallow: bool = False, rd: Redrive | None = None, **said: Any
+        self, job_id: str, payload: Json, *, swallow: bool = False, rd: Redrive | None = None, **details: Any
     ) -> None:
         self._job_id, self._payload, self._swallow, self._rd = job_id, payload, swallow, rd
-        self._said = check_details(said)
+        self._details = check_details(details)
         self.letter: str | None = None
         """The id of the dead letter, where the block failed."""
 
@@ -107,7 +107,7 @@ class diverting:
             return False
         swallow = self._swallow and isinstance(error, Exception | Signal)
         try:
-            self.letter = to_dead_letter(self._job_id, self._payload, error, rd=self._rd, **self._said._asdict())
+            self.letter = to_dead_letter(self._job_id, self._payload, error, rd=self._rd, **self._details._asdict())
         except StoreUnavailable:
             if swallow:
                 raise  # a failure that is neither recorded nor raised would be lost
@@ -129,7 +129,7 @@ class diverting:
         try:
             app = self._rd or default()
             why = "it succeeded when it was run again"
-            _run(app.recorder.resolve_landed(self._job_id, self._payload, self._said, who="diverting", why=why))
+            _run(app.recorder.resolve_landed(self._job_id, self._payload, self._details, who="diverting", why=why))
         except (RedriveError, OSError) as error:
             log.warning("job %s succeeded; whether a dead letter of it stands is not known: %s", self._job_id, error)
 

@@ -316,8 +316,8 @@ class _CourierTurn:
                 failed = known.after_failure(error, now)
                 self._keep(channel.name, failed)
                 await self._write()
-                said = "channel %s did not take %r (%d in a row), tried again in %.0f s: %s"
-                log.warning(said, channel.name, message.title, failed.failures, pause_after(failed.failures), error)
+                text = "channel %s did not take %r (%d in a row), tried again in %.0f s: %s"
+                log.warning(text, channel.name, message.title, failed.failures, pause_after(failed.failures), error)
                 return
             self.sent += 1
             self._keep(channel.name, known.after_success(message, now))

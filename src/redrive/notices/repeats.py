@@ -92,8 +92,8 @@ class RepeatedActions:
         loop = await self._observe(session, task, params, ok=bool(outcome), job_id=outcome.operation_id)
         if loop is None:
             return outcome
-        said = f"{warn_agent(loop, self.rule)} {outcome.message}"
-        return msgspec.structs.replace(outcome, message=said, repeats=loop.times)
+        message = f"{warn_agent(loop, self.rule)} {outcome.message}"
+        return msgspec.structs.replace(outcome, message=message, repeats=loop.times)
 
     async def _observe(
         self, session: object, task: str, params: Mapping[str, Json], *, ok: bool, job_id: str | None

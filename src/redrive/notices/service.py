@@ -107,9 +107,9 @@ class Notices:
         puts = [paged, WAITING.put(waiting_key(notice), notice)]
         if await try_commit(core.store, puts=puts, what="a person was paged") is None:
             return False
-        said = with_words(notice, await quoted_by(core.store, [notice]))
-        log.warning("%s: %s", said.title, said.text)
-        publish_notice(self._core.bus, said)
+        whole_notice = with_words(notice, await quoted_by(core.store, [notice]))
+        log.warning("%s: %s", whole_notice.title, whole_notice.text)
+        publish_notice(self._core.bus, whole_notice)
         return True
 
     async def _count_died(self, since: float, now: float) -> dict[str, int]:

@@ -84,10 +84,10 @@ class Sessions:
 
     async def revoke(self, session_id: str, grant_id: str) -> Grant:
         """Revoke a grant: from now on it covers nothing."""
-        found = next((grant for grant in await self.grants(session_id) if grant.id == grant_id), None)
-        if found is None:
+        grant = next((grant for grant in await self.grants(session_id) if grant.id == grant_id), None)
+        if grant is None:
             raise InvalidInput(field="grant_id", problem=f"session {session_id!r} has no grant {grant_id!r}")
-        revoked = replace(found, revoked_at=self._core.clock.now())
+        revoked = replace(grant, revoked_at=self._core.clock.now())
         await commit(self._core.store, puts=[_put(revoked)], what=f"grant {grant_id} was revoked")
         return revoked
 
@@ -123,11 +123,14 @@ class Sessions:
 
     async def inboxes(self) -> list[InboxView]:
         """List every session that was told something, those that are asked something first."""
-        found = [kept.value for kept in await INBOX.all(self._core.store)]
-        open = [notice for notice in found if notice.status == "pending"]
+        notices = [kept.value for kept in await INBOX.all(self._core.store)]
+        open = [notice for notice in notices if notice.status == "pending"]
         jobs = await self._jobs([notice for notice in open if not _stands_for_group(notice)])
         owned = await self._count_owned(open)
-        return inboxes(_as_it_is_now(notice, jobs, owned) if notice.status == "pending" else notice for notice in found)
+        for number, notice in enumerate(notices):
+            if notice.status == "pending":
+                notices[number] = _as_it_is_now(notice, jobs, owned)
+        return inboxes(notices)
 
     async def named(self, name: str) -> str:
         """Find the inbox that a name means: a session's, else that of the owner of dead letters who is called so."""
@@ -139,13 +142,13 @@ class Sessions:
         """Note that the session has seen a notice, named by its id or a unique part of it. Repeating it is safe."""
         inbox, part = await self._read_kept(check_id("session_id", session_id)), check_id("notice", notice_id)
         matching = {kept.value.id: kept for kept in inbox if part in kept.value.id}
-        found = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
+        kept = matching.get(notice_id) or the_only(list(matching.values()), notice_id, "notice_id")
         now = self._core.clock.now()
 
         def mark_read(notice: Notice | None) -> Notice | None:
             return notice if notice is None or notice.read_at is not None else replace(notice, read_at=now)
 
-        read = await INBOX.update(self._core.store, found.key, mark_read) if found is not None else None
+        read = await INBOX.update(self._core.store, kept.key, mark_read) if kept is not None else None
         if read is None:
             raise InvalidInput(field="notice_id", problem=f"{notice_id!r} is not in the inbox")
         return read
@@ -166,14 +169,14 @@ class Sessions:
 
     async def _read_inbox(self, session_id: str) -> tuple[list[Notice], dict[str, Job]]:
         """Read a session's notices as they stand now, and their jobs."""
-        found = [kept.value for kept in await self._read_kept(session_id)]
-        jobs, owned = await self._jobs(found), await self._count_owned(found)
-        return [_as_it_is_now(notice, jobs, owned) for notice in found], jobs
+        notices = [kept.value for kept in await self._read_kept(session_id)]
+        jobs, owned = await self._jobs(notices), await self._count_owned(notices)
+        return [_as_it_is_now(notice, jobs, owned) for notice in notices], jobs
 
     async def _read_kept(self, session_id: str) -> list[Kept[Notice]]:
         """Read a session's own notices: the prefix of session `a` finds those of `a/b`, too."""
-        found = await INBOX.all(self._core.store, f"{session_id}/")
-        return [kept for kept in found if kept.value.session_id == session_id]
+        inbox = await INBOX.all(self._core.store, f"{session_id}/")
+        return [kept for kept in inbox if kept.value.session_id == session_id]
 
     async def _jobs(self, notices: Sequence[Notice]) -> dict[str, Job]:
         ids = list(dict.fromkeys(notice.job_id for notice in notices if notice.job_id))
@@ -241,8 +244,8 @@ def decide_no(job: Job, now: float, who: str, why: str | None) -> Transition:
 def check_asks(job: Job) -> None:
     """Refuses a job that asks for nothing."""
     if job.state is not State.held or job.because not in ANSWERABLE:
-        said = f"{job.state} ({job.because})" if job.because else str(job.state)
-        raise IllegalMove(f"job {job.short_id} asks for nothing: it is {said}", job_id=job.id)
+        state = f"{job.state} ({job.because})" if job.because else str(job.state)
+        raise IllegalMove(f"job {job.short_id} asks for nothing: it is {state}", job_id=job.id)
 
 
 def _put(grant: Grant) -> Put:

@@ -150,9 +150,9 @@ def findings(runs: Iterable[CycleRun], now: float) -> list[Finding]:
 def _standing(runs: Sequence[CycleRun], now: float) -> CycleStanding:
     rhythm = rhythm_of(runs)
     problems = (_find_missing(runs, rhythm, now), _find_died(runs), _find_short(runs))
-    found = tuple(finding for finding in problems if finding is not None)
+    findings = tuple(finding for finding in problems if finding is not None)
     last, due = runs[-1], rhythm.due if rhythm else None
-    return CycleStanding(last.name, len(runs), last, usual_jobs(runs), due, found)
+    return CycleStanding(last.name, len(runs), last, usual_jobs(runs), due, findings)
 
 
 def usual_jobs(runs: Iterable[CycleRun]) -> int | None:

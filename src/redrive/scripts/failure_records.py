@@ -110,12 +110,12 @@ class NewDeadLetter(NamedTuple):
 
 
 def make_dead_letter(
-    job_id: object, payload: object, error: object, said: FailureDetails, now: float, registry: Registry | None
+    job_id: object, payload: object, error: object, details: FailureDetails, now: float, registry: Registry | None
 ) -> NewDeadLetter:
     """Makes the dead letter of a failure, and the blobs of its input."""
-    task = _shorten_name(said.task, "task") or UNNAMED
-    queue = _shorten_name(said.queue, "queue") or (registry.queue_of_task(task) if registry else task)
-    failure = read_failure(error)
+    task = _shorten_name(details.task, "task") or UNNAMED
+    queue = _shorten_name(details.queue, "queue") or (registry.queue_of_task(task) if registry else task)
+    failure, advice = read_failure(error), details.recommendation
     text, blobs, _ = _encode_input(payload)
     key = _make_key(job_id, text)
     id = nth_id(queue, key, 0)
@@ -123,7 +123,7 @@ def make_dead_letter(
         id=id,
         queue=queue,
         task=task,
-        agent=_shorten_name(said.agent, "agent"),
+        agent=_shorten_name(details.agent, "agent"),
         state=State.dead,
         priority=2,
         run_at=now,
@@ -133,8 +133,8 @@ def make_dead_letter(
         payload=text,
         key=key,
         payload_hash=hash_payload(text, task),
-        session_id=_shorten_name(said.session_id, "session_id"),
-        model=_shorten_name(said.model, "model"),
+        session_id=_shorten_name(details.session_id, "session_id"),
+        model=_shorten_name(details.model, "model"),
     )
     handler = registry.handlers.get(task) if registry else None
     cause = find_cause(failure, handler.rules if handler else ())
@@ -145,9 +145,9 @@ def make_dead_letter(
         cause,
         failed_at=now,
         born=born,
-        attempt=_read_attempt(said.attempt),
-        said=_read_lane(said.lane),
-        recommendation=redact_text(words_of(said.recommendation)) if said.recommendation else failure.recommendation,
+        attempt=_read_attempt(details.attempt),
+        said=_read_lane(details.lane),
+        recommendation=redact_text(words_of(advice)) if advice else failure.recommendation,
     )
     return NewDeadLetter(dead, tuple(BLOB.put(f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
 
@@ -246,9 +246,9 @@ class FailureRecorder:
         self._core = core
         self.enqueuer = enqueuer
 
-    async def add(self, job_id: object, payload: object, error: object, said: FailureDetails) -> Job:
+    async def add(self, job_id: object, payload: object, error: object, details: FailureDetails) -> Job:
         """Record a failure. Where the store cannot take it, it waits in the spool."""
-        new = make_dead_letter(job_id, payload, error, said, self._core.clock.now(), self._core.registry)
+        new = make_dead_letter(job_id, payload, error, details, self._core.clock.now(), self._core.registry)
         try:
             job = await self._write(new)
         except (StoreError, JobError, ConfigError, OSError) as problem:
@@ -312,11 +312,13 @@ class FailureRecorder:
         (inserted,) = await self._core.store.insert([job], documents)
         return None if inserted.duplicate else inserted.job
 
-    async def resolve_landed(self, job_id: object, payload: object, said: FailureDetails, *, who: str, why: str) -> int:
+    async def resolve_landed(
+        self, job_id: object, payload: object, details: FailureDetails, *, who: str, why: str
+    ) -> int:
         """Resolve the dead letters of a job that has succeeded after all; return how many."""
         unnamed = job_id is None or str(job_id) == ""  # then the input identifies the job
         probe = make_dead_letter(
-            job_id, payload if unnamed else {}, "unknown", said, self._core.clock.now(), self._core.registry
+            job_id, payload if unnamed else {}, "unknown", details, self._core.clock.now(), self._core.registry
         ).job
         known = await self._known(probe)
         if not any(job.state is State.dead for job in known):
@@ -386,5 +388,5 @@ def spool_dead_letter(spool: Spool, new: NewDeadLetter, problem: Exception) -> N
     except OSError as also:
         log.error("job %s failed and could be recorded nowhere: store: %s; spool: %s", job.key, problem, also)
         raise StoreUnavailable(f"job {job.key!r}: store: {problem}; spool: {also}") from problem
-    said = "job %s (%s): %s | the store cannot take it (%s): it waits in %s"
-    log.warning(said, job.key, job.task, job.error, problem, spool.folder)
+    text = "job %s (%s): %s | the store cannot take it (%s): it waits in %s"
+    log.warning(text, job.key, job.task, job.error, problem, spool.folder)

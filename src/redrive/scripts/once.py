@@ -205,8 +205,8 @@ class _OnceFunction:
             return hash_payload(canonical(bound.arguments), self.name)
         except InvalidPayload as error:
             name = error.field.removeprefix("payload.")
-            said = f"{self.name} needs one: its argument {name} is not JSON ({error.problem})"
-            raise InvalidOption(field="key", problem=f'{said}; e.g. key="mail-{{to}}"') from None
+            problem = f"{self.name} needs one: its argument {name} is not JSON ({error.problem})"
+            raise InvalidOption(field="key", problem=f'{problem}; e.g. key="mail-{{to}}"') from None
 
     def _add_scope(self, key: str, core: Core) -> str:
         within = check_name("within", self._within()) if callable(self._within) else self._within
@@ -312,8 +312,8 @@ class Effects:
     async def prune(self) -> int:
         """Forget results that are older than `retention`, and keys that are older than `key_retention`."""
         settings, now = self._core.settings, await time_for_destroying(self._core.store, self._core.clock)
-        found = await EFFECT.all(self._core.store, PREFIX)
-        aged = [_age(kept, now, settings.retention, settings.key_retention) for kept in found]
+        effects = await EFFECT.all(self._core.store, PREFIX)
+        aged = [_age(kept, now, settings.retention, settings.key_retention) for kept in effects]
         puts = [put for put in aged if put is not None]
         for start in range(0, len(puts), AT_ONCE):
             await apply_each(self._core.store, [Commit(puts=(put,)) for put in puts[start : start + AT_ONCE]])
@@ -324,8 +324,8 @@ class Effects:
         if effect.status == "intended" and effect.process is not None:
             ended = await self._core.store.ended([effect.process])
             if ended.get(effect.process) is False:
-                said = f"effect:{effect.key} is being performed by process {effect.process}, which lives"
-                raise OnceInProgress(f"{said}; wait for it, or end that process", key=effect.key)
+                problem = f"effect:{effect.key} is being performed by process {effect.process}, which lives"
+                raise OnceInProgress(f"{problem}; wait for it, or end that process", key=effect.key)
 
     async def _read(self, key: str) -> Kept[EffectRecord]:
         kept = await EFFECT.get(self._core.store, PREFIX + check_name("key", key, KEY_LIMIT))
