@@ -348,7 +348,7 @@ class Redrive(TaskMethods, AgentMethods, WorkerMethods, CycleMethods, OnceMethod
 
         A store that a block opened is closed with the last block, unless something else still needs it.
         """
-        closes = self.core.holder.come()
+        closes = self.core.holder.enter()
         try:
             yield Blocking(self._enqueuer, self._workers, self.jobs, self._watch)
         finally:

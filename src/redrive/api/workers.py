@@ -127,7 +127,7 @@ class Workers:
     async def run(self, **options: Any) -> None:
         """Runs a worker until SIGTERM or SIGINT, then stops it gracefully. Raises StoreFailed if the store failed."""
         with self._until_signalled(options.get("grace")) as stopping:
-            async with self._core.holder.closing(), self.worker(**options):
+            async with self._core.holder.hold(closes=True), self.worker(**options):
                 await first_of(stopping.wait(), self._core.store.until_failed())
                 self._core.store.hurry()
                 failure = await self.failure()
@@ -155,7 +155,7 @@ class Workers:
 
         @asynccontextmanager
         async def lifespan(_: Any) -> AsyncIterator[None]:
-            async with self._core.holder.closing(), self.worker(**options) if worker else nullcontext():
+            async with self._core.holder.hold(closes=True), self.worker(**options) if worker else nullcontext():
                 yield
 
         return lifespan
@@ -175,7 +175,7 @@ class Workers:
 
     async def drain(self, **options: Any) -> int:
         """Runs everything that is due now in this process; returns how many attempts were made."""
-        async with self._core.holder.staying():
+        async with self._core.holder.hold(closes=False):
             await self._duties.take_in()
             couriers = self.couriers()
             async with self.employ(**options) as worker:

@@ -38,7 +38,7 @@ async def running_roles(core: Core, workers: WorkerMaker, roles: Collection[str]
     for role in roles:
         check_choice("roles", role, ROLES)
     workers.load()
-    async with core.holder.closing(), AsyncExitStack() as stack:
+    async with core.holder.hold(closes=True), AsyncExitStack() as stack:
         loops: list[Loop] = [workers.make_scheduler(workers.make(), roles), *workers.couriers()]
         if "monitor" in roles and read_scheme(core.settings.url) in NATS:
             from redrive.fleet.open_side import open_side

@@ -47,32 +47,32 @@ class StoreHolder:
     # -- making and replacing it
 
     def make(self) -> Store:
-        """Makes the store once, however many threads ask for it at the same time."""
+        """Make the store once, however many threads ask for it at the same time."""
         with self._lock:
             if self.store is None:
                 self.store = self.make_store(self.settings.url, self.clock)
             return self.store
 
     def make_store(self, url: str, clock: Clock) -> Store:
-        """Makes a store whose commits write their notices and are published on the bus."""
+        """Make a store whose commits write their notices and are published on the bus."""
         settings = self.settings if url == self.settings.url else msgspec.structs.replace(self.settings, url=url)
         return wrap_store(make_store(settings, clock), self._bus)
 
     def use(self, store: Store | None, clock: Clock) -> None:
-        """Uses another store and clock from now on (redrive.testing)."""
+        """Use another store and clock from now on (redrive.testing)."""
         self.store, self.clock = store, clock
         meet(clock)
 
     # -- using and closing it
 
-    def come(self) -> bool:
-        """Counts a user; whether the store was not open: then this user should want it closed when it leaves."""
+    def enter(self) -> bool:
+        """Count a user; returns whether the store was not open: then this user should want it closed when it leaves."""
         with self._lock:
             self._users += 1
             return self.store is None
 
     async def leave(self, *, closes: bool) -> None:
-        """Closes the store when its last user leaves, where any of them wanted that."""
+        """Close the store when its last user leaves, where any of them wanted that."""
         with self._lock:
             self._users -= 1
             self._closes = self._closes or closes
@@ -91,8 +91,8 @@ class StoreHolder:
             await store.close()
 
     async def join(self) -> bool:
-        """Counts a user and opens the store; the answer is that of `come`."""
-        first = self.come()
+        """Count a user and opens the store; the answer is that of `enter`."""
+        first = self.enter()
         try:
             await self.open()
         except BaseException:
@@ -101,28 +101,19 @@ class StoreHolder:
         return first
 
     @asynccontextmanager
-    async def closing(self) -> AsyncIterator[None]:
-        """Keeps the store open while the block runs, and wants it closed afterwards."""
+    async def hold(self, *, closes: bool) -> AsyncIterator[None]:
+        """Keep the store open while the block runs; afterwards want it closed, or leave that to other users."""
         await self.join()
         try:
             yield
         finally:
-            await self.leave(closes=True)
-
-    @asynccontextmanager
-    async def staying(self) -> AsyncIterator[None]:
-        """Keeps the store open while the block runs; another user decides whether it is closed."""
-        await self.join()
-        try:
-            yield
-        finally:
-            await self.leave(closes=False)
+            await self.leave(closes=closes)
 
     async def open(self) -> None:
         await (self.store or self.make()).open()
 
     async def close(self) -> None:
-        """Finishes accepted writes and closes the store, whoever uses it. The next use makes it anew."""
+        """Finish accepted writes and close the store, also while others use it. The next use makes it anew."""
         await carried_through(self._close())
 
     async def _close(self) -> None:

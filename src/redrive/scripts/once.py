@@ -85,7 +85,7 @@ def _decorate(core_of: Callable[[], Core], once: _OnceFunction) -> Callable[...,
             if (steps := once.steps_in_job(args, kwargs)) is not None:
                 return once.convert(await drive(steps))
             core = core_of()
-            async with core.holder.staying():
+            async with core.holder.hold(closes=False):
                 return await drive(once.steps(core, args, kwargs, blocking=False))
 
         return call_async

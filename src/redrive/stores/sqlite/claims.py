@@ -90,10 +90,7 @@ class OpenRoute(NamedTuple):
 
 
 def list_open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[OpenRoute]:
-    """List the routes with waiting jobs that the worker knows and wants.
-
-    Their order decides which route gets a slot that several could have. It is by name: numbers differ between files.
-    """
+    """List the routes with waiting jobs that the worker takes, by name: their numbers differ between files."""
     rows = sorted(select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))(), key=_by_name)
     return [
         OpenRoute(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
@@ -263,7 +260,7 @@ def pick(connection: apsw.Connection, routes: list[OpenRoute], room: Room, now: 
                 if due.number == limit:
                     again.append((route, offset + limit))
             alive = again
-    return [each for each in picked if each.number]
+    return [jobs for jobs in picked if jobs.number]
 
 
 _BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 'waiting'"

@@ -1,4 +1,4 @@
-"""Opens the file: pragmas, refusal of places and files that must not be used, and errors in our words."""
+"""Opens the file, refuses places and files that must not be used, and translates errors of SQLite."""
 
 from __future__ import annotations
 
@@ -36,17 +36,13 @@ def find_filesystem(folder: Path) -> str:
     return kind
 
 
-def refuse_network(path: Path) -> None:
-    kind = find_filesystem(path.parent.resolve())
-    if kind in NETWORK:
-        raise StoreRefused(f"{path} is on a network filesystem ({kind}), where SQLite can lose data: use a local disk")
-
-
 def prepare(path: Path) -> None:
     """Create the file, private to its owner, on a disk that may hold it, with its name on disk too."""
     if not path.parent.is_dir():
         raise StoreUnavailable(f"cannot create {path}: the folder {path.parent} does not exist")
-    refuse_network(path)
+    kind = find_filesystem(path.parent.resolve())
+    if kind in NETWORK:
+        raise StoreRefused(f"{path} is on a network filesystem ({kind}), where SQLite can lose data: use a local disk")
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -67,11 +63,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def rewrite_log(path: Path) -> None:
-    """Write the log again, so that all of it is on disk.
+    """Write the log again: after a failed sync parts of it may be in memory only, which no later sync would notice.
 
-    A sync that failed in an earlier process may have left parts of the log in memory only, and no later sync would
-    notice: the kernel thinks them clean. Written again, they are synced with the next. Only where no other process has
-    the file open; otherwise that process must notice the failure.
+    Does nothing where another process has the file open: that process must notice the failure.
     """
     log = path.with_name(path.name + "-wal")
     if not log.exists() or log.stat().st_size == 0:
@@ -153,7 +147,7 @@ def open_reader(path: Path) -> apsw.Connection:
 
 
 def translate(error: apsw.Error, path: str) -> StoreError:
-    """Say SQLite's error in our words: what happened, what was written, what to do."""
+    """Translate an error of SQLite: what happened, what was written, what to do."""
     code = getattr(error, "extendedresult", 0)
     if isinstance(error, apsw.FullError):
         return StoreFull(f"no space left for {path}: nothing was written; free some space")
@@ -174,10 +168,7 @@ def translate(error: apsw.Error, path: str) -> StoreError:
 
 
 def explain_refusal(path: Path) -> tuple[str, str] | None:
-    """Say why the system does not let us use a file, and what to do about it; None where it would.
-
-    Does not open the file: closing it again would drop the locks that this process holds on it.
-    """
+    """Explain why the system refuses a file, and what to do; None where it does not. Never opens the file."""
     if path.is_dir():
         return f"{path} is a directory", "name a file in it"
     for place, wanted, needed, bits in (

@@ -1,14 +1,9 @@
-"""Refuses to open the files of an open store a second time in the same process.
+"""Refuses, by an audit hook, to open the files of an open store a second time in the same process.
 
-POSIX locks belong to a process and not to a descriptor: closing any descriptor of a file drops every lock that the
-process holds on it. apsw brings a SQLite library of its own, which does not know that Python's sqlite3 or `open()` has
-the file open too. After such a close other processes write where this one reads and writes, and the file is ruined.
-So an audit hook refuses the second opening before it happens. The hook does not see C extensions that open files by
-themselves, nor an `ATTACH` in a connection to another database, and it does not see other processes, which may use
-SQLite on the file.
-
-A look at the device and inode of every file that a program opens would cost more than all the rest, so `open` looks at
-the name first. The names of links are learned: those beside the database, and those that this process makes.
+Closing any descriptor of a file drops every POSIX lock that the process holds on it: after sqlite3 or `open()` closes
+the file that apsw has open, other processes write where this one writes, and the file is ruined. The hook does not see
+C extensions that open files, nor an `ATTACH` in a connection to another database. It looks at names first, because a
+look at the inode of every opened file would be slow; it learns the names of links.
 """
 
 from __future__ import annotations
@@ -52,7 +47,7 @@ class FileGuard:
         self._taken = False
 
     def take(self) -> None:
-        """Starts guarding, before SQLite opens the file. Raises where the file is open in this process already."""
+        """Start guarding, before SQLite opens the file. Raises where the file is open in this process already."""
         with _lock:
             known = self._paths & _stores.keys()
             for path in self._paths:
@@ -65,7 +60,7 @@ class FileGuard:
             _refuse_opened_before(self._paths)
 
     def release(self) -> None:
-        """Ends guarding, unless another store of this process has the same database open."""
+        """End guarding, unless another store of this process has the same database open."""
         with _lock:
             if self._taken:
                 self._taken = False
@@ -85,7 +80,7 @@ def _learn_names() -> None:
 
 
 def _find_links(paths: set[str]) -> set[str]:
-    """The names of links in the folders of these databases that lead to them, also before there is a file."""
+    """Find the names of links beside these databases that lead to them, also before there is a file."""
     files = {path + suffix for path in paths for suffix in SUFFIXES}
     inodes = {seen[1] for file in files if (seen := _identify(file)) is not None}
     names: set[str] = set()
@@ -105,7 +100,7 @@ def _find_links(paths: set[str]) -> set[str]:
 
 
 def _install() -> None:
-    """Adds the audit hook at the first open of a store. Python has no way to take a hook out again."""
+    """Add the audit hook at the first open of a store. Python has no way to take a hook out again."""
     global _installed
     with _lock:
         if _installed:
@@ -122,12 +117,9 @@ def _install() -> None:
 
 
 def _refuse_opened_before(paths: set[str]) -> None:
-    """Refuses a file that sqlite3 or `open()` opened before the store did: its close would come after the hook.
-
-    Connections of apsw itself are no danger, because they share one SQLite library with the store.
-    """
+    """Refuse a file that sqlite3 or `open()` opened before the store did. Connections of apsw share its library."""
     guarded = {_identify(path + suffix) for path in paths for suffix in SUFFIXES} - {None}
-    if guarded & _list_open_files() and not guarded & {_identify_file(each) for each in apsw.connections()}:
+    if guarded & _list_open_files() and not guarded & {_identify_file(connection) for connection in apsw.connections()}:
         raise DatabaseInUse(
             f"{min(paths)} is open in this process already, by sqlite3 or open(): when that is closed, the store would"
             " lose its locks and the file would be ruined. Close it before the store is opened, then read through rd"
@@ -142,7 +134,7 @@ def _identify_file(connection: apsw.Connection) -> tuple[int, int] | None:
 
 
 def _list_open_files() -> set[tuple[int, int] | None]:
-    """The identities of all files that this process has open, where the system lists its descriptors."""
+    """List the identities of the files that this process has open, where the system tells them."""
     try:
         return {_identify(int(name)) for name in os.listdir(_DESCRIPTORS)}
     except OSError:
@@ -150,7 +142,7 @@ def _list_open_files() -> set[tuple[int, int] | None]:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook. Python calls it for every audited event of the process, so the first lines must be cheap."""
+    """Refuse second openings. Python calls this hook for every audited event, so the first lines must be cheap."""
     if not _names:
         return  # no store is open, or the interpreter ends and has emptied this module
     if event == "open":
@@ -166,7 +158,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _refuse_open(given: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
-    """Takes any arguments: other code may announce openings of its own, too."""
+    """Refuse to open a guarded file. Takes any arguments, because other code may announce openings, too."""
     path = _read_path(given)
     if path is None or not (path.startswith(_BY_NUMBER) or os.path.basename(path) in _names):
         return
@@ -202,7 +194,7 @@ def _is_guarded_in_a_folder(path: str) -> bool:
 
 
 def _refuse_connect(given: Any) -> None:
-    """Compares the file itself, whatever it is called: links have other names, and URIs hide them."""
+    """Refuse a connection to a guarded file, whatever a link or a URI calls it."""
     path = _read_path(given)
     if path is None:
         return
@@ -212,7 +204,7 @@ def _refuse_connect(given: Any) -> None:
 
 
 def _read_path(given: Any) -> str | None:
-    """The path that was given, or None for a descriptor and for what is no path: then the call itself says so."""
+    """Read a path; None for a descriptor, and for what is no path, which the call itself will refuse."""
     try:
         return os.fsdecode(given)
     except (TypeError, ValueError):
@@ -220,7 +212,7 @@ def _read_path(given: Any) -> str | None:
 
 
 def _read_uri(text: str) -> str | None:
-    """The path in a `file:` URI as SQLite reads it, or None where the text is none."""
+    """Read the path in a `file:` URI as SQLite does; None where the text is no such URI."""
     if text[:5].lower() != "file:":
         return None
     rest = text[5:].partition("#")[0].partition("?")[0]
@@ -237,7 +229,7 @@ def _is_guarded(path: str | None) -> bool:
 
 
 def _identify(path: str | int | None) -> tuple[int, int] | None:
-    """Device and inode of a path or a descriptor; None where there is no such file."""
+    """Return device and inode of a path or a descriptor; None where there is no such file."""
     try:
         seen = os.stat(path) if path is not None else None
     except (OSError, ValueError):
@@ -254,7 +246,7 @@ def _in_use(path: str) -> DatabaseInUse:
 
 
 def _forget_parents_stores() -> None:
-    """A child inherits what its parent guards: until it has opened and closed the store itself, or for good."""
+    """Guard in a forked child what its parent had open, until the child has opened and closed the store itself."""
     global _lock
     _lock = threading.Lock()
     for path in _stores:

@@ -46,11 +46,6 @@ PLACE: Final = "~"
 _ID: Final = ".id"
 
 
-def host_of_process(process: str) -> str:
-    """Return the host on which a process runs, as its name tells."""
-    return process.rsplit("-", 2)[0].partition(PLACE)[0]
-
-
 def _read_folder_id(folder: Path) -> str:
     """Return the random id of a lock folder, written once by the first process that uses the folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,10 +89,9 @@ class ProcessLock:
                 self.is_dead(path.name)  # removes the files of processes that were killed
 
     def _make(self) -> int:
-        """Make the file and lock it.
+        """Make the file and lock it. The file counts only if it is still there once it is locked.
 
-        The last process to leave may be removing the folder this moment. And a process that looks at the file before it
-        is locked takes it for that of a dead process and removes it, so the file counts only if it is still there.
+        Other processes may remove the folder, or take the file for that of a dead process, before the lock is held.
         """
         for _ in range(100):
             with contextlib.suppress(FileExistsError):  # with exist_ok=True it would look again, and find nothing
@@ -199,10 +193,7 @@ LATE: Final = 10.0
 def find_left_behind(
     connection: apsw.Connection, routes: RouteCache, lock: ProcessLock, now: float
 ) -> list[LeftBehind]:
-    """Group the running jobs that no living process renews, by the process that claimed them.
-
-    The process that asks is alive: its own jobs are never among them.
-    """
+    """Group the running jobs that no living process renews, by the process that claimed them; never this process."""
     names = routes.names(connection)
     jobs: dict[str, list[Row]] = {}
     for row in select(connection, _SIGNS):
@@ -214,7 +205,7 @@ def find_left_behind(
         gone = lock.is_dead(process)
         lost = rows if gone else [row for row in rows if now - row[4] > row[3] + LATE]
         if lost:
-            host = host_of_process(process)
+            host = process.rsplit("-", 2)[0].partition(PLACE)[0]
             ids, tasks = tuple(row[0] for row in lost), tuple(sorted({names[row[1]][1] for row in lost}))
             left.append(LeftBehind(process, host, gone, max(row[4] for row in lost), ids, tasks))
     return left

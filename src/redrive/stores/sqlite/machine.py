@@ -1,8 +1,7 @@
 """Machine: executes commands on a connection, inside the transaction of the caller.
 
-It is deterministic: what a command does depends on the rows and on the command alone, never on a clock, a random
-number, a host, or on how many commands one transaction holds. The file store runs it in the writer's thread; a replica
-runs it for every message of its log, and all replicas agree because of that.
+It is deterministic: what a command does depends on the rows and the command alone, never on a clock, a random number, a
+host, or the size of a transaction. So all replicas, which run it for every message of their log, agree.
 """
 
 from __future__ import annotations

@@ -30,10 +30,9 @@ _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 def select_at_once(
     connection: apsw.Connection, columns: str, rows: str, values: Sequence[Any] = ()
 ) -> Callable[[], Sequence[Sequence[Any]]]:
-    """Select all rows as one JSON value: one sqlite3_step instead of many, so the GIL is taken once.
+    """Select all rows as one JSON value, which the returned function decodes in the thread of its caller.
 
-    The function that comes back decodes the value, in the thread of its caller. `rows` begins with FROM. Falls back to
-    row by row where the value would be larger than SQLite allows.
+    One sqlite3_step instead of many takes the GIL once. Row by row where the value is larger than SQLite allows.
     """
     try:
         value = connection.execute(f"SELECT json_group_array(json_array({columns})) {rows}", values).get
@@ -87,10 +86,7 @@ class RouteCache:
         return self._numbers[route]
 
     def make(self, wanted: Iterable[Route]) -> Work | None:
-        """Return what must run before a transaction may use these routes; None if all of them are known.
-
-        New routes are made outside the transaction, so that its rollback cannot remove what the cache remembers.
-        """
+        """Return the work that makes new routes, or None. It runs before the transaction, whose rollback must not undo it."""
         new = {route for route in wanted if route not in self._numbers}
         return (lambda connection: self._number(connection, new)) if new else None
 
@@ -219,10 +215,7 @@ _decode_attempt = msgspec.json.Decoder(Attempt).decode
 
 
 def _to_attempt(data: str | None, run: int, at: float, started_at: float | None, worker: str | None) -> Attempt:
-    """Make an attempt of a move. A plain success stores no attempt: the job's row has all of it.
-
-    A stored attempt that cannot be decoded, as another version may have written it, counts as failed and says so.
-    """
+    """Make the attempt of a move: of the job's row for a plain success; a failed one where it cannot be decoded."""
     if not data:
         return Attempt(run, "done", started_at, at, worker)
     try:

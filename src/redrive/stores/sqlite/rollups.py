@@ -322,15 +322,6 @@ def read_minutes(connection: apsw.Connection, routes: RouteCache, since: float, 
     return [Minute(minute * float(MINUTE), *rest) for minute, *rest in rows]
 
 
-def oldest_minute(now: float) -> int:
-    """Return the first minute that is remembered."""
-    return int(now - DAY) // MINUTE
-
-
-def forget_minutes(connection: apsw.Connection, before: int) -> None:
-    connection.execute("DELETE FROM minutes WHERE minute < ?", (before,))
-
-
 _GROUPS: Final = "SELECT fingerprint, first_at, last_at, buried, route, error_class, detail, error, sample FROM groups"
 
 

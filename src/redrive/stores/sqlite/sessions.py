@@ -1,7 +1,7 @@
 """Sessions of clients: a command is executed once, however often and by whatever way its client sends it.
 
-The outcome of each command is kept, as a small value, until its client says that it will not send the command again. A
-client that said no hello, or whose session has expired, is refused: its late repeat must not be executed a second time.
+The outcome of a command is kept until its client will not send the command again. A client without a session is
+refused, because a late repeat must not be executed a second time.
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ def execute_once(
 
 
 def find_outcome(connection: apsw.Connection, ticket: Ticket) -> bytes | None:
-    """Return the kept outcome of this command if it was executed before; None if it was not.
-
-    Raises SessionExpired for a client without a session, TooLate for a command that its client had given up.
-    """
+    """Find the outcome of a command that was executed before, else None; refuses what must not be executed."""
     row = connection.execute("SELECT never_below FROM clients WHERE id = ?", (ticket.client,)).fetchone()
     if row is None:
         raise SessionExpired
@@ -130,7 +127,7 @@ def simplify_outcome(command: object, outcome: Any) -> Any:
         case Insert():
             return [inserted.duplicate for inserted in outcome]
         case Apply():
-            return [_simplify_commit(one) for one in outcome]
+            return [_simplify_commit(commit) for commit in outcome]
         case Take():
             return outcome.fences()
         case Beat():
@@ -155,7 +152,9 @@ def _restore(connection: apsw.Connection, routes: RouteCache, command: Command, 
             jobs = _get_by_id(connection, routes, [job.id for job in command.jobs])
             return [Inserted(jobs.get(job.id, job), twice) for job, twice in zip(command.jobs, recorded, strict=True)]
         case Apply():
-            return [Applied(tuple(one)) if isinstance(one, list) else Stale(one or None) for one in recorded]
+            return [
+                Applied(tuple(commit)) if isinstance(commit, list) else Stale(commit or None) for commit in recorded
+            ]
         case Take():
             jobs = _get_by_id(connection, routes, [id for id, _ in recorded])
             return Retaken([job for job in jobs.values() if job.token == command.token])

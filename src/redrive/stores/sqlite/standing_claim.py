@@ -83,10 +83,7 @@ class StandingClaim:
             return stands
 
     def end(self, found: Found | None) -> None:
-        """Answer with these jobs, or with None: then the claim stands on.
-
-        Jobs that were claimed for a loop that was closed meanwhile have no heartbeat: they lapse when their leases end.
-        """
+        """Answer with these jobs, or with None: then the claim stands on."""
         if found is not None:
             with self._lock:
                 self._over = True

@@ -50,7 +50,7 @@ _LINGERS = (
     " reader has ended; closing the store empties the log, too"
 )
 _abandoned: list[object] = []
-"""Connections that a forked child inherited: it must neither use nor close them."""
+"""Connections that a forked child inherited and must neither use nor close."""
 
 
 class SqliteStore(ReadVerbs):
@@ -322,10 +322,7 @@ class SqliteStore(ReadVerbs):
         return pruned
 
     async def _add_up(self, since: int) -> None:
-        """Repair sums: during a deployment an older process, which writes only some of them, may work on this file.
-
-        A reader compares them, because that takes longer than writers should wait, and nearly always all are right.
-        """
+        """Repair sums that an older process wrote only in part. A reader compares them, so that no writer waits."""
         if await self._read(lambda connection: rollups.count_wrong_days(connection, since)):
             days = await self._write(lambda connection: rollups.add_up(connection, since))
             words = rollups.say_days(days)

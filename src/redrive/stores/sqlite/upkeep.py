@@ -53,7 +53,7 @@ def choose_old(
     for queue, kept in retention.items():
         old += select(connection, f"{_ENDED_BEFORE} AND routes.queue = ?2 LIMIT {_PRUNE_BATCH}", (now - kept, queue))
     forgotten = _choose_keys(connection, now - keys, old) if keys is not None else []
-    return Forget(tuple(id for id, _ in old), tuple(forgotten), rollups.oldest_minute(now))
+    return Forget(tuple(id for id, _ in old), tuple(forgotten), int(now - rollups.DAY) // rollups.MINUTE)
 
 
 def _choose_keys(connection: apsw.Connection, before: float, old: Sequence[Row]) -> list[str]:
@@ -73,15 +73,12 @@ def forget(connection: apsw.Connection, command: Forget) -> Pruned:
     chosen = f"SELECT seq, id FROM jobs WHERE {IN_LIST} AND state IN ('done', 'discarded') AND payload IS NOT NULL"
     old = select(connection, f"{chosen} ORDER BY seq", (to_json(command.ids),)) if command.ids else []
     forget_contents(connection, old)
-    rollups.forget_minutes(connection, command.minutes_before)
+    connection.execute("DELETE FROM minutes WHERE minute < ?", (command.minutes_before,))
     return Pruned(len(old), _drop_moves(connection, old), _forget_keys(connection, command.keys) if command.keys else 0)
 
 
 def _forget_keys(connection: apsw.Connection, ids: Sequence[str]) -> int:
-    """Delete emptied jobs; only their number stays. The newest job and the newest move stay, too.
-
-    Otherwise their numbers would be given again, and readers of the feed would take the next move for one they know.
-    """
+    """Delete emptied jobs but the newest, and their moves but the newest: their numbers must not be given again."""
     chosen = f"SELECT seq, route, state FROM jobs WHERE {IN_LIST} AND {_EMPTIED}"
     newest = "seq < (SELECT max(seq) FROM jobs)"
     rows = select(connection, f"{chosen} AND {newest} ORDER BY seq", (to_json(ids),))
@@ -134,10 +131,7 @@ def _forget_documents(connection: apsw.Connection, ids: Sequence[str]) -> None:
 
 
 def empty_log(connection: apsw.Connection) -> bool:
-    """Empty the log, which still has what was erased; False where a reader holds it.
-
-    Waits only briefly, because no other process can checkpoint meanwhile.
-    """
+    """Empty the log, which still has what was erased; False where a reader holds it. Waits only briefly."""
     connection.set_busy_timeout(CHECKPOINT_BUSY_MS)
     try:
         return bool(connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0)

@@ -1,4 +1,4 @@
-"""Wakes those who wait in event loops: for a change of the store, by whatever thread or process made it."""
+"""Wakes what waits in event loops for a change of the store, by whatever thread or process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Gate:
             return None if self._is_shut else hand_over()
 
     async def shut(self) -> None:
-        """Take nothing more, and let what was taken have its turns. Runs in the loop itself."""
+        """Take nothing more, and let what was taken run. Called in the loop itself."""
         with self._lock:
             self._is_shut = True
         for _ in range(TURNS):
@@ -87,10 +87,7 @@ class Waiters:
 
 
 class ForeignCommits:
-    """Notices commits of other processes by `data_version`, which changes with each and costs hardly any I/O.
-
-    Knows the commits that were there when it was made. Logs an error once, until a new connection works again.
-    """
+    """Notices commits of other processes by `data_version`, which costs hardly any I/O. Logs an error once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -90,7 +90,7 @@ class _Share:
 
 
 class _Stop:
-    """Tells the thread to finish what was accepted and end."""
+    """Tells the thread to finish the accepted work and end."""
 
 
 class Writer:
@@ -290,9 +290,8 @@ class Writer:
     def _shorten_log(self, connection: apsw.Connection) -> None:
         """Checkpoint, after the callers have their answers.
 
-        Where several processes write all the time, one has always added to the log by the time another has written it
-        back, and the log would grow for ever: then the writers wait for a moment. Not for long, and not again before
-        the log has grown further: a long read keeps it from being emptied anyway.
+        Where several processes write all the time, the log would grow for ever: at its limit the writers wait for a
+        moment, and not again before it has grown further, because a long read may keep it from being emptied.
         """
         pages = self._wal_pages
         if pages < self._log_limit:
@@ -322,11 +321,7 @@ class Writer:
 
 @contextmanager
 def _wait_patiently(connection: apsw.Connection, batch: list[_Op]) -> Iterator[None]:
-    """Wait for the write lock only while a caller of the group waits for its jobs to be inserted.
-
-    Jobs whose caller went on without the store are in the spool: nothing is lost where they are not written here, and a
-    process that ends need not wait for the lock of another one.
-    """
+    """Wait for the write lock only while a caller of the group waits: jobs of the other callers are in the spool."""
     began = time.monotonic()
 
     def wait(tries: int) -> bool:
