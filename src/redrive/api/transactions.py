@@ -18,7 +18,8 @@ from redrive.api.caller_transaction import caller_of, run, run_now
 from redrive.core.inbox_table import InboxRow, write_rows
 from redrive.engine import tracing
 from redrive.errors import ConfigError, InvalidInput, RedriveError, StoreError, StoreUnavailable
-from redrive.jobs.enqueuer import Enqueuer, Prepared
+from redrive.jobs.enqueuer import Enqueuer
+from redrive.jobs.job_options import Prepared
 from redrive.jobs.spool import SpoolEntry
 from redrive.jobs.tasks import Many
 

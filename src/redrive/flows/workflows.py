@@ -45,7 +45,8 @@ from redrive.jobs.wait_for_job import wait_for_answer
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
-    from redrive.jobs.enqueuer import Enqueuer, Prepared
+    from redrive.jobs.enqueuer import Enqueuer
+    from redrive.jobs.job_options import Prepared
 
 log = logging.getLogger("redrive.workflow")
 REFUSED: Final = ("idempotency_key", "on_duplicate", "fallback")

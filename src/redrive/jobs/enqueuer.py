@@ -8,13 +8,11 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from redrive.core.documents import BLOB
-from redrive.core.job import Job, Reason, State, hash_payload, keyed_id, new_id
+from redrive.core.job import Job, Reason, State, new_id
 from redrive.core.payload import blob_document, check_kept, encode
 from redrive.core.store import Inserted, Put
 from redrive.engine import tracing
@@ -37,7 +35,7 @@ from redrive.failures.capture import capture
 from redrive.http.policy import HTTP_TASK
 from redrive.jobs.core import Core
 from redrive.jobs.dead_letter import dead_letter_of_taken_key, move_documents
-from redrive.jobs.job_options import EnqueuePlan, Fallback, make_plan, read_run_at
+from redrive.jobs.job_options import EnqueuePlan, Fallback, Prepared, make_job, make_plan, merge_fallbacks
 from redrive.jobs.lookup import find_job
 from redrive.jobs.spool import Spool, SpoolEntry
 from redrive.jobs.tasks import Item, JobAccess, JobHandle, Many
@@ -54,17 +52,6 @@ SESSION_VARIABLE: Final = "REDRIVE_SESSION_ID"
 """Names the session of jobs that are enqueued neither with one nor inside a task that has one."""
 CHUNK: Final = 1_000
 ENQUEUED_AGAIN: Final = "enqueued again with the same key"
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """A job that may be inserted, with what goes beside it."""
-
-    job: Job
-    documents: list[Put]
-    on_duplicate: str
-    fallback: Fallback
-    warnings: tuple[str, ...] = ()
-    """Advice of preflight; the worker decides."""
 
 
 class _EnqueueTally:
@@ -173,7 +160,7 @@ class Enqueuer:
         now = self._holder.clock.now()
         id = new_id(now, random.getrandbits(74))
         if plan.fields:
-            job = _make_job(plan, id, now, text)
+            job = make_job(plan, id, now, text)
         else:  # most jobs have no options, and no other fields than these
             job = Job(id, plan.queue, plan.task, None, State.waiting, 2, now, 1, now, now, text, 0, 0, plan.allowed)
         documents = [BLOB.put(f"{job.id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)] if blobs else []
@@ -431,7 +418,7 @@ class Enqueuer:
         """
         if not ready:  # every item was refused
             return []
-        fallback = _merge_fallbacks(ready.values())
+        fallback = merge_fallbacks(ready.values())
         documents = [put for prepared in ready.values() for put in prepared.documents]
         try:
             if outcome.late is not None and fallback.way:
@@ -495,24 +482,6 @@ def split_within(options: Payload) -> tuple[dict[str, Any], Any]:
     return {name: value for name, value in options.items() if name != "within"}, options.get("within")
 
 
-def _make_job(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
-    key = plan.fields["key"]
-    return Job(
-        id=id if key is None else keyed_id(plan.queue, key),
-        queue=plan.queue,
-        task=plan.task,
-        state=State.waiting,
-        run_at=read_run_at(plan.options, now),
-        version=1,
-        created_at=now,
-        updated_at=now,
-        payload=payload,
-        allowed=plan.allowed,
-        payload_hash=None if key is None else hash_payload(payload, plan.task),
-        **plan.fields,
-    )
-
-
 def _log_failed(inserting: asyncio.Task[Any]) -> None:
     """Log that a write failed: a caller that was cancelled does not hear of it."""
     if not inserting.cancelled() and (error := inserting.exception()) is not None:
@@ -522,12 +491,6 @@ def _log_failed(inserting: asyncio.Task[Any]) -> None:
 def wants_back(given: Prepared | SpoolEntry, known: Job) -> bool:
     """Whether the caller wants the known job, which is dead, to run again."""
     return given.on_duplicate == "redrive" and known.state is State.dead
-
-
-def _merge_fallbacks(prepared: Collection[Prepared]) -> Fallback:
-    """Merge the fallbacks of several jobs: there is one where each job has one, within the longest of their times."""
-    fallbacks = [job.fallback for job in prepared]
-    return Fallback(all(fallback.way for fallback in fallbacks), max((f.after for f in fallbacks), default=0.0))
 
 
 def _make_entry(prepared: Prepared) -> SpoolEntry:

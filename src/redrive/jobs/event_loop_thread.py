@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers without one (scripts, Django, Jupyter cells)."""
+"""Runs an event loop in another thread, for callers without one (scripts, Django, Jupyter cells)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Portal:
         self._thread: int | None = None
         self._pid = os.getpid()
         self.over = False
-        """The process is ending: nothing runs here any more."""
+        """The process is ending: the event loop has stopped."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if self.over:

@@ -1,17 +1,18 @@
-"""Reads the options of jobs, refuses those that make no sense, and plans what jobs of equal options have in common."""
+"""Reads the options of jobs, refuses those that make no sense, and plans and makes the jobs of one enqueue call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
 from redrive.core.budget import check_budget
 from redrive.core.checks import KEY_LIMIT, check_choice, check_name, check_range, is_text, optional_name
-from redrive.core.job import PRIORITIES, OnDuplicate, OnLost, Options, Reason
+from redrive.core.job import PRIORITIES, Job, OnDuplicate, OnLost, Options, Reason, State, hash_payload, keyed_id
 from redrive.core.option_hints import hint_for_job
 from redrive.core.policy import MOST_ATTEMPTS, check_fallback
+from redrive.core.store import Put
 from redrive.core.times import moment
 from redrive.engine.registry import Handler, Registry
 from redrive.errors import InvalidOption
@@ -25,14 +26,14 @@ OPTIONS: Final = frozenset(
 
 
 def read_priority(name: object) -> int:
-    """Turns the name of a priority into its number; 2 where none is given."""
+    """Turn the name of a priority into its number; 2 where none is given."""
     if name is None:
         return 2
     return PRIORITIES.index(check_choice("priority", name, PRIORITIES))
 
 
 def read_run_at(options: Mapping[str, Any], now: float) -> float:
-    """Works out when a job is due, from `run_at` or `delay`; now where neither is given."""
+    """Work out when a job is due, from `run_at` or `delay`; now where neither is given."""
     at, delay = options.get("run_at"), options.get("delay")
     if at is not None and delay is not None:
         raise InvalidOption(field="delay", problem="give run_at or delay, not both")
@@ -42,7 +43,7 @@ def read_run_at(options: Mapping[str, Any], now: float) -> float:
 
 
 def write_options(options: Mapping[str, Any]) -> str | None:
-    """Writes the options that are stored with a job as JSON; None where there are none."""
+    """Write the options that are stored with a job as JSON; None where there are none."""
     _check_choices(options)
     headers = _check_headers(options.get("headers"))
     own = Options(
@@ -74,7 +75,7 @@ def _check_headers(headers: object) -> dict[str, str]:
 
 
 def read_duration(options: Mapping[str, Any], field: str) -> float | None:
-    """Reads an option that is a duration, in seconds; None where it is not given."""
+    """Read an option that is a duration, in seconds; None where it is not given."""
     if options.get(field) is None:
         return None
     value = read_seconds(options[field], field)
@@ -139,3 +140,38 @@ def _read_fields(options: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
         "options_json": write_options(options),
         "reason": reason,
     }
+
+
+def make_job(plan: EnqueuePlan, id: str, now: float, payload: str) -> Job:
+    key = plan.fields["key"]
+    return Job(
+        id=id if key is None else keyed_id(plan.queue, key),
+        queue=plan.queue,
+        task=plan.task,
+        state=State.waiting,
+        run_at=read_run_at(plan.options, now),
+        version=1,
+        created_at=now,
+        updated_at=now,
+        payload=payload,
+        allowed=plan.allowed,
+        payload_hash=None if key is None else hash_payload(payload, plan.task),
+        **plan.fields,
+    )
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A job that may be inserted, with what goes beside it."""
+
+    job: Job
+    documents: list[Put]
+    on_duplicate: str
+    fallback: Fallback
+    warnings: tuple[str, ...] = ()
+    """Advice of preflight; the worker decides."""
+
+
+def merge_fallbacks(prepared: Collection[Prepared]) -> Fallback:
+    """Merge the fallbacks of several jobs: there is one where each job has one, within the longest of their times."""
+    fallbacks = [job.fallback for job in prepared]
+    return Fallback(all(fallback.way for fallback in fallbacks), max((f.after for f in fallbacks), default=0.0))

@@ -1,4 +1,4 @@
-"""Finds one job and moves it: what the verbs of `rd.jobs` and `rd.dead` stand on. Load → lifecycle → commit."""
+"""Finds one job and moves it, for the verbs of `rd.jobs` and `rd.dead`. Load → lifecycle → commit."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 SOMEBODY: Final = "api"
-"""Who does it, where the caller does not say."""
+"""Names the caller who gives no name."""
 ROOM: Final = MAX_PARTS - 1
-"""What fits into a commit beside the job itself."""
+"""How many parts fit into a commit beside the job itself."""
 
 
 async def find_job(store: Store, id: str, states: tuple[State, ...] = ()) -> Job:
-    """Finds a job by its id, or by a part of the id that only one job has."""
-    found = await store.get([check_id("id", id)])
-    if found:
-        return found[0]
+    """Find a job by its id, or by a part of the id that only one job has."""
+    if jobs := await store.get([check_id("id", id)]):
+        return jobs[0]
     part = Filter(states=states, id_part=id.lower())
     alike = (await store.find(part, limit=2)).jobs if is_part_of_id(id) else []
     if len(alike) != 1:
@@ -35,7 +34,7 @@ async def find_job(store: Store, id: str, states: tuple[State, ...] = ()) -> Job
 
 
 async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition], puts: Sequence[Put] = ()) -> Job:
-    """Loads a job, decides its move and commits; decides anew where another process was faster."""
+    """Load a job, decide its move and commit; decide anew where another process was faster."""
 
     async def decide() -> Proposal[Transition]:
         job = await find_job(core.store, id)

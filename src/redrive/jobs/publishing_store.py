@@ -1,10 +1,8 @@
 """Wraps a store so that every committed move writes its notices and is published on the bus of this process.
 
-Workers, the scheduler, people and other processes all move jobs through `apply`, so no path can forget either. A notice
-is written in the move's own commit: it can be neither lost nor made twice, and a job without one costs one look at its
-reason. Only where one commit moves so many jobs that it has no room for all notices does the rest follow in the next
-commit; a crash between the two loses that rest. The bus hears of each job once per commit, by its last move there, and
-only after the store has said that the commit is durable.
+All jobs move through `apply`, so no path can forget either. A notice is written in the commit of its move, as far as
+there is room: the rest follows in the next commit, and a crash between the two loses it. The bus hears of a job once
+per commit, by its last move, after the commit is durable.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class PublishingStore:
         return outcomes
 
     async def _write_late(self, puts: Sequence[Put]) -> None:
-        """Writes what did not fit beside the moves of a commit. The moves stand, whatever becomes of it."""
+        """Write what did not fit beside the moves of a commit. The moves stand, whatever becomes of it."""
         for start in range(0, len(puts), MAX_PARTS):
             part = puts[start : start + MAX_PARTS]
             try:
@@ -79,19 +77,19 @@ class PublishingStore:
                 log.critical("%d messages could not be written, their jobs have moved: %r", len(part), error)
 
     def _publish_notices(self, notices: Sequence[Notice]) -> None:
-        """Publishes all but escalations, which are one message for many dead letters that the bus has heard of."""
+        """Publish all but escalations, which are one message for many dead letters that the bus has heard of."""
         for notice in notices:
             if notice.kind != ESCALATED:
                 publish_notice(self._bus, notice)
 
 
 def wrap_store(store: Store, bus: Bus) -> Store:
-    """Returns the store, wrapped so that its commits write their notices and are published on this bus."""
+    """Return the store, wrapped so that its commits write their notices and are published on this bus."""
     return cast("Store", PublishingStore(store, bus))
 
 
 def _list_last_moves(commits: Iterable[Commit]) -> list[Transition]:
-    """Lists the moves of these commits; of a job that one commit moves twice, the last."""
+    """List the moves of these commits; of a job that one commit moves twice, the last."""
     moves: list[Transition] = []
     for whole in commits:
         several = len(whole.transitions) > 1
@@ -100,21 +98,21 @@ def _list_last_moves(commits: Iterable[Commit]) -> list[Transition]:
 
 
 def _add_notices(whole: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
-    """Adds its notices to a commit, as far as there is room, and returns what must follow."""
+    """Add its notices to a commit, as far as there is room, and returns what must follow."""
     puts = [put for notice in notices for put in make_puts(notice)] + _drop_replaced(whole, notices)
     room = max(0, MAX_PARTS - len(whole.transitions) - len(whole.puts) - len(whole.guards))
     return msgspec.structs.replace(whole, puts=(*whole.puts, *puts[:room])), puts[room:]
 
 
 def publish_notice(bus: Bus, notice: Notice) -> None:
-    """Publishes a committed notice on this process's bus."""
+    """Publish a committed notice on this process's bus."""
     names = ("id", "kind", "level", "audience", "session_id", "title", "text")
     data = {name: getattr(notice, name) for name in names}
     bus.publish(BusEvent("notice", notice.queue, notice.at, notice.job_id, notice.task, data=data))
 
 
 async def add_notice(store: Store, bus: Bus, move: Transition) -> None:
-    """Writes the notice of a move whose own commit has not told it."""
+    """Write the notice of a move whose own commit has not told it."""
     notice = notice_for(move)
     if notice is not None:
         await commit(store, puts=make_puts(notice), what=f"{notice.session_id or 'a person'} will be told")
@@ -122,7 +120,7 @@ async def add_notice(store: Store, bus: Bus, move: Transition) -> None:
 
 
 def make_puts(notice: Notice) -> list[Put]:
-    """Makes the parts that write a notice: into the session's inbox, and for people into the channels' outbox."""
+    """Make the parts that write a notice: into the session's inbox, and for people into the channels' outbox."""
     puts = []
     if notice.audience != "user" and notice.session_id is not None:
         puts.append(INBOX.put(f"{notice.session_id}/{notice.id}", notice))
@@ -132,7 +130,7 @@ def make_puts(notice: Notice) -> list[Put]:
 
 
 def _drop_replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
-    """Drops what the session was told before: that a job comes back, where it is now told how that ended."""
+    """Drop what the session was told before: that a job comes back, where it is now told how that ended."""
     jobs = {move.job.id: move.job for move in whole.transitions}
     told = [(one, jobs[one.job_id]) for one in notices if one.session_id is not None and one.job_id in jobs]
     dropped = [(one, id) for one, job in told if (id := find_replaced(one, job)) is not None]
@@ -140,7 +138,7 @@ def _drop_replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
 
 
 def _make_notices(whole: Commit) -> list[Notice]:
-    """Makes the notices of a commit, each once: an owner is told of a group once, however many of its jobs move."""
+    """Make the notices of a commit, each once: an owner is told of a group once, however many of its jobs move."""
     notices = [
         notice for move in whole.transitions if _may_have_notice(move) and (notice := _compose(move)) is not None
     ]
@@ -155,7 +153,7 @@ def _may_have_notice(move: Transition) -> bool:
 
 
 def _compose(move: Transition, compose: Callable[[Transition], Notice | None] = notice_for) -> Notice | None:
-    """Makes the notice of a move. A notice that cannot be made must not cost the job its result."""
+    """Make the notice of a move. A notice that cannot be made must not cost the job its result."""
     try:
         return compose(move)
     except Exception:

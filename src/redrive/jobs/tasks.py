@@ -1,4 +1,4 @@
-"""What `@rd.task` makes: a task that can be called as ever, enqueued, and given options. Fully typed."""
+"""The tasks that `@rd.task` makes: each can be called, enqueued, and given options. Fully typed."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ class JobHandle(Generic[R_co]):
     ) -> None:
         self._jobs = jobs
         self.warnings = tuple(warnings)
-        """What preflight thinks of it: advice, the job is accepted all the same."""
+        """Advice of preflight; the job is accepted all the same."""
         self._job = job
         self.duplicate = duplicate
         """The key was known: this is the job that was there already."""
         self.spooled = spooled
-        """The store could not take it: it waits, synced, in the spool and is moved over by itself."""
+        """The store could not take the job: it waits, synced, in the spool and is moved over by a worker."""
         self.direct = direct
         """Neither store nor spool could take it: the fallback was called directly."""
         self.pending = pending
-        """Written in your own transaction: it exists once you have committed. `duplicate` says nothing before that."""
+        """The job is written in your own transaction: it exists, and `duplicate` holds, once you have committed."""
 
     @property
     def id(self) -> str:
@@ -113,7 +113,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def state(self) -> State:
-        """As last seen; `refresh()` looks again."""
+        """The state when it was last read; `refresh()` reads it again."""
         return self._job.state
 
     @property
@@ -134,21 +134,26 @@ class JobHandle(Generic[R_co]):
         return self._job
 
     async def events(self) -> AsyncIterator[Event]:
-        """What is committed about this job from now on, in any process, until it ends."""
+        """Yield what is committed about this job from now on, in any process, until it ends."""
         async for event in self._jobs.events_of(self.id):
             yield event
 
     def __repr__(self) -> str:
-        flags = "".join(
-            f", {name}=True" for name in ("duplicate", "spooled", "direct", "pending") if getattr(self, name)
-        )
+        names = ("duplicate", "spooled", "direct", "pending")
+        flags = "".join(f", {name}=True" for name in names if getattr(self, name))
         return f"JobHandle({self.id}, {self.state}{flags})"
+
+
+class RunBlocking(Protocol):
+    """Runs a coroutine to its end from code without an event loop."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
 class BlockingHandle(Generic[R_co]):
     """A JobHandle for code without an event loop."""
 
-    def __init__(self, handle: JobHandle[R_co], run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, handle: JobHandle[R_co], run: RunBlocking) -> None:
         self._handle = handle
         self._run = run
         self.id = handle.id
@@ -161,16 +166,13 @@ class BlockingHandle(Generic[R_co]):
         return self._handle.state
 
     def refresh(self) -> Job:
-        found: Job = self._run(self._handle.refresh())
-        return found
+        return self._run(self._handle.refresh())
 
     def result(self, timeout: Seconds | None = None) -> R_co:
-        found: R_co = self._run(self._handle.result(timeout))
-        return found
+        return self._run(self._handle.result(timeout))
 
     def cancel(self, reason: str | None = None) -> Job:
-        found: Job = self._run(self._handle.cancel(reason))
-        return found
+        return self._run(self._handle.cancel(reason))
 
 
 class Bound(Generic[P, R]):
@@ -203,7 +205,7 @@ class Bound(Generic[P, R]):
         return await self._registered.home.enqueue_many(self._registered.name, items, **self._options)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Outcome:
-        """Run it now and be told honestly how it stands; see `rd.call`."""
+        """Run the task now and return its outcome; see `rd.call`."""
         return await self._registered.call(args, kwargs, **self._options)
 
     @property
@@ -242,7 +244,7 @@ class _Registered:
         return await self.home.call(self.name, self.handler.signature.bind(args, kwargs), **options)
 
     def split(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """Splits a call into payload and options; `within` may stand among the arguments of a task that has none."""
+        """Split a call into payload and options; `within` may be an argument where the task has no such parameter."""
         if "within" in kwargs and not self.handler.signature.takes("within"):
             kwargs = dict(kwargs)
             options = {**options, "within": kwargs.pop("within")}
@@ -252,14 +254,16 @@ class _Registered:
             raise self._meant_as_options(kwargs) or error from None
 
     def _meant_as_options(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
-        """What to write where options of the job stand among the arguments of the task."""
+        """Make the error that says how to write options of a job that were given as arguments of its task."""
         known = _list_keywords(Task.options.__wrapped__)  # type: ignore[attr-defined]
         meant = [name for name in kwargs if name in known and not self.handler.signature.takes(name)]
         if not meant:
             return None
-        said = ", ".join(f"{name}={kwargs[name]!r:.40}" for name in meant)
+        options = ", ".join(f"{name}={kwargs[name]!r:.40}" for name in meant)
         problem = f"{self.name} has no parameter {meant[0]!r}. Options of the job stand apart from its arguments"
-        return InvalidPayload(field="arguments", problem=f"{problem}: {self.function_name}.options({said}).enqueue(…)")
+        return InvalidPayload(
+            field="arguments", problem=f"{problem}: {self.function_name}.options({options}).enqueue(…)"
+        )
 
 
 class Task(Bound[P, R]):
@@ -300,7 +304,7 @@ class Task(Bound[P, R]):
         message_type: str | None = None,
         within: Any = None,
     ) -> Bound[P, R]:
-        """Options for the jobs enqueued through what this returns.
+        """Set options for the jobs that are enqueued through the returned task.
 
         `within` is a session or connection of yours: the job is committed with your data, or not at all.
         """
@@ -310,9 +314,9 @@ class Task(Bound[P, R]):
     def as_tool(
         self, *, timeout: Seconds | None = None, session_id: str | None = None
     ) -> Callable[P, Coroutine[Any, Any, dict[str, Any]]]:
-        """A plain async function with this task's parameters and docstring, for any agent framework.
+        """Make an async function with the parameters and docstring of this task, for any agent framework.
 
-        It answers with a dict that never looks like success unless it is one.
+        It answers with a dict that looks like success only where it is one.
         """
         session = {"session_id": session_id} if session_id is not None else {}
 
@@ -327,7 +331,7 @@ class Task(Bound[P, R]):
         return tool
 
     def on(self, detail: str) -> Callable[[Way], Way]:
-        """The task's own way out of a failure: a function from the payload to a new one, or to None."""
+        """Register the way of this task out of a failure: a function from the payload to a new one, or to None."""
         from redrive.failures.classify import DETAILS
 
         if DETAILS.get(detail, ("",))[0] != "conditional":
@@ -346,28 +350,28 @@ class Task(Bound[P, R]):
 
 class AsyncTask(Task[P, R]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A plain call runs it here, as ever."""
+        """Run the function here, as a plain call does."""
         found: R = await self.__handler__.function(*args, **kwargs)
         return found
 
 
 class AsyncContextTask(Task[P, R]):
     async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A plain call runs it here, as ever."""
+        """Run the function here, as a plain call does."""
         found: R = await self.__handler__.function(ctx, *args, **kwargs)
         return found
 
 
 class PlainTask(Task[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A plain call runs it here, as ever."""
+        """Run the function here, as a plain call does."""
         found: R = self.__handler__.function(*args, **kwargs)
         return found
 
 
 class PlainContextTask(Task[P, R]):
     def __call__(self, ctx: BlockingContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A plain call runs it here, as ever."""
+        """Run the function here, as a plain call does."""
         found: R = self.__handler__.function(ctx, *args, **kwargs)
         return found
 
@@ -388,7 +392,7 @@ class TaskDecorator(Protocol):
 
 
 class Many(msgspec.Struct, frozen=True):
-    """What became of an `enqueue_many`, item by item and in order."""
+    """The outcome of an `enqueue_many`, item by item and in order."""
 
     ids: list[str | None]
     """The job of each item; None where it was refused."""
@@ -407,7 +411,7 @@ class Many(msgspec.Struct, frozen=True):
 
 
 def read_seconds(value: Seconds, field: str) -> float:
-    """A duration as seconds."""
+    """Read a duration as seconds."""
     number: object = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(value, str):
         number = span_seconds(value)

@@ -86,7 +86,7 @@ class RouteCache:
         return self._numbers[route]
 
     def make(self, wanted: Iterable[Route]) -> Work | None:
-        """Return the work that makes new routes, or None. It runs before the transaction, whose rollback must not undo it."""
+        """Return the work that makes new routes, to run before the transaction and its rollback; None without any."""
         new = {route for route in wanted if route not in self._numbers}
         return (lambda connection: self._number(connection, new)) if new else None
 
