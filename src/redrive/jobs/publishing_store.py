@@ -50,20 +50,20 @@ class PublishingStore:
 
     async def insert(self, jobs: Sequence[Job], documents: Sequence[Put] = ()) -> list[Inserted]:
         inserted = await self._store.insert(jobs, documents)
-        self._bus.publish_new([each.job for each in inserted if not each.duplicate])
+        self._bus.publish_new([new.job for new in inserted if not new.duplicate])
         return inserted
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
-        tells = any(_may_have_notice(move) or escalates(move) for whole in group for move in whole.transitions)
-        notices = [_make_notices(whole) for whole in group] if tells else []
-        beside = [_add_notices(whole, told) for whole, told in zip(group, notices, strict=True)] if tells else []
-        outcomes = await self._store.apply([whole for whole, _ in beside] if tells else group)
+        tells = any(_may_have_notice(move) or escalates(move) for change in group for move in change.transitions)
+        notices = [_make_notices(change) for change in group] if tells else []
+        beside = [_add_notices(change, made) for change, made in zip(group, notices, strict=True)] if tells else []
+        outcomes = await self._store.apply([change for change, _ in beside] if tells else group)
         applied = [isinstance(outcome, Applied) for outcome in outcomes]
-        for told, (_, late), done in zip(notices, beside, applied if tells else (), strict=True):
+        for made, (_, late), done in zip(notices, beside, applied if tells else (), strict=True):
             if done:
                 await self._write_late(late)
-                self._publish_notices(told)
-        if moves := _list_last_moves(whole for whole, done in zip(group, applied, strict=True) if done):
+                self._publish_notices(made)
+        if moves := _list_last_moves(change for change, done in zip(group, applied, strict=True) if done):
             self._bus.publish_moves(moves)
         return outcomes
 
@@ -91,17 +91,17 @@ def wrap_store(store: Store, bus: Bus) -> Store:
 def _list_last_moves(commits: Iterable[Commit]) -> list[Transition]:
     """List the moves of these commits; of a job that one commit moves twice, the last."""
     moves: list[Transition] = []
-    for whole in commits:
-        several = len(whole.transitions) > 1
-        moves += {move.job.id: move for move in whole.transitions}.values() if several else whole.transitions
+    for change in commits:
+        several = len(change.transitions) > 1
+        moves += {move.job.id: move for move in change.transitions}.values() if several else change.transitions
     return moves
 
 
-def _add_notices(whole: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
+def _add_notices(change: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
     """Add its notices to a commit, as far as there is room, and returns what must follow."""
-    puts = [put for notice in notices for put in make_puts(notice)] + _drop_replaced(whole, notices)
-    room = max(0, MAX_PARTS - len(whole.transitions) - len(whole.puts) - len(whole.guards))
-    return msgspec.structs.replace(whole, puts=(*whole.puts, *puts[:room])), puts[room:]
+    puts = [put for notice in notices for put in make_puts(notice)] + _drop_replaced(change, notices)
+    room = max(0, MAX_PARTS - len(change.transitions) - len(change.puts) - len(change.guards))
+    return msgspec.structs.replace(change, puts=(*change.puts, *puts[:room])), puts[room:]
 
 
 def publish_notice(bus: Bus, notice: Notice) -> None:
@@ -112,7 +112,7 @@ def publish_notice(bus: Bus, notice: Notice) -> None:
 
 
 async def add_notice(store: Store, bus: Bus, move: Transition) -> None:
-    """Write the notice of a move whose own commit has not told it."""
+    """Write the notice of a move whose own commit has not written it."""
     notice = notice_for(move)
     if notice is not None:
         await commit(store, puts=make_puts(notice), what=f"{notice.session_id or 'a person'} will be told")
@@ -129,20 +129,23 @@ def make_puts(notice: Notice) -> list[Put]:
     return puts
 
 
-def _drop_replaced(whole: Commit, notices: Sequence[Notice]) -> list[Put]:
-    """Drop what the session was told before: that a job comes back, where it is now told how that ended."""
-    jobs = {move.job.id: move.job for move in whole.transitions}
-    told = [(one, jobs[one.job_id]) for one in notices if one.session_id is not None and one.job_id in jobs]
-    dropped = [(one, id) for one, job in told if (id := find_replaced(one, job)) is not None]
-    return [INBOX.drop(f"{one.session_id}/{id}") for one, id in dropped]
+def _drop_replaced(change: Commit, notices: Sequence[Notice]) -> list[Put]:
+    """Drop the older notices that these replace: that a job comes back, where a session now hears how that ended."""
+    jobs = {move.job.id: move.job for move in change.transitions}
+    replaced = [
+        (notice.session_id, find_replaced(notice, job))
+        for notice in notices
+        if notice.session_id is not None and (job := jobs.get(notice.job_id or ""))
+    ]
+    return [INBOX.drop(f"{session_id}/{id}") for session_id, id in replaced if id is not None]
 
 
-def _make_notices(whole: Commit) -> list[Notice]:
+def _make_notices(change: Commit) -> list[Notice]:
     """Make the notices of a commit, each once: an owner is told of a group once, however many of its jobs move."""
     notices = [
-        notice for move in whole.transitions if _may_have_notice(move) and (notice := _compose(move)) is not None
+        notice for move in change.transitions if _may_have_notice(move) and (notice := _compose(move)) is not None
     ]
-    owned = filter(escalates, whole.transitions)
+    owned = filter(escalates, change.transitions)
     notices += [notice for move in owned if (notice := _compose(move, escalation_for)) is not None]
     return list({(notice.session_id, notice.id): notice for notice in notices}.values())
 

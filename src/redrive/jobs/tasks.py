@@ -126,8 +126,8 @@ class JobHandle(Generic[R_co]):
 
     async def result(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the end. Raises JobDead, JobDiscarded or TimeoutError."""
-        found: R_co = await self._jobs.result_of(self, timeout)
-        return found
+        result: R_co = await self._jobs.result_of(self, timeout)
+        return result
 
     async def cancel(self, reason: str | None = None) -> Job:
         self._job = await self._jobs.cancel(self.id, why=reason)
@@ -351,29 +351,29 @@ class Task(Bound[P, R]):
 class AsyncTask(Task[P, R]):
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here, as a plain call does."""
-        found: R = await self.__handler__.function(*args, **kwargs)
-        return found
+        result: R = await self.__handler__.function(*args, **kwargs)
+        return result
 
 
 class AsyncContextTask(Task[P, R]):
     async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here, as a plain call does."""
-        found: R = await self.__handler__.function(ctx, *args, **kwargs)
-        return found
+        result: R = await self.__handler__.function(ctx, *args, **kwargs)
+        return result
 
 
 class PlainTask(Task[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here, as a plain call does."""
-        found: R = self.__handler__.function(*args, **kwargs)
-        return found
+        result: R = self.__handler__.function(*args, **kwargs)
+        return result
 
 
 class PlainContextTask(Task[P, R]):
     def __call__(self, ctx: BlockingContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here, as a plain call does."""
-        found: R = self.__handler__.function(ctx, *args, **kwargs)
-        return found
+        result: R = self.__handler__.function(ctx, *args, **kwargs)
+        return result
 
 
 class TaskDecorator(Protocol):

@@ -34,7 +34,7 @@ from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.records import select
 from redrive.stores.sqlite.schema import read_schema_number
 from redrive.stores.sqlite.sessions import Retaken
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, claim_nothing
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim, claim_nothing
 from redrive.stores.sqlite.wakeups import Waiters
 
 log = logging.getLogger("redrive.store")
@@ -381,7 +381,7 @@ class ReplicaStore(ReadVerbs):
         engine = await self._ready()
         return (await engine.call(lambda: self._claim(engine, take))).read()
 
-    async def _claim(self, engine: Engine, take: Take) -> Found:
+    async def _claim(self, engine: Engine, take: Take) -> Claimed:
         """Append a Take to the log only if this file has a due job. Runs in the engine's thread."""
         lapsed = await self._look_for_lapsed(engine)
         mark = self._waiters.mark
@@ -398,7 +398,7 @@ class ReplicaStore(ReadVerbs):
             await self._answered.wait()
         taken = await self._send_take(engine, take)
         due = taken.next_due(engine.connection)
-        return Found(
+        return Claimed(
             taken.number,
             lambda: Claim(taken.jobs(), lapsed.jobs, mark, due, lapsed.endings),
             lambda connection: 0,
@@ -440,7 +440,7 @@ class ReplicaStore(ReadVerbs):
         finally:
             self._serving = False
 
-    async def _claim_for(self, engine: Engine, standing: StandingClaim, now: float) -> Found | None:
+    async def _claim_for(self, engine: Engine, standing: StandingClaim, now: float) -> Claimed | None:
         try:
             take = self._new_take(standing.wanted, standing.worker, now)
             taken = await self._send_take(engine, take)
@@ -450,7 +450,7 @@ class ReplicaStore(ReadVerbs):
         mark = self._waiters.mark
         if not taken.number:
             return None
-        return Found(taken.number, lambda: Claim(taken.jobs(), [], mark, None, {}), lambda connection: 0)
+        return Claimed(taken.number, lambda: Claim(taken.jobs(), [], mark, None, {}), lambda connection: 0)
 
     async def _look_for_lapsed(self, engine: Engine) -> Lapsed:
         """Find running jobs whose lease ended, at most once a second.

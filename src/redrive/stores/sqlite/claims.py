@@ -260,7 +260,7 @@ def pick(connection: apsw.Connection, routes: list[OpenRoute], room: Room, now: 
                 if due.number == limit:
                     again.append((route, offset + limit))
             alive = again
-    return [jobs for jobs in picked if jobs.number]
+    return [part for part in picked if part.number]
 
 
 _BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 'waiting'"
@@ -300,7 +300,7 @@ def _by_row(open: OpenRoute, rows: list[Row]) -> Picked:
 
 def _join(lists: Iterable[str]) -> str:
     """Join JSON lists into one."""
-    return "[" + ",".join(inside for each in lists if (inside := each[1:-1])) + "]"
+    return "[" + ",".join(inside for text in lists if (inside := text[1:-1])) + "]"
 
 
 class Claimant(NamedTuple):
@@ -331,10 +331,10 @@ _GIVE_BACK = (
 
 def give_back(connection: apsw.Connection, picked: list[Picked], claimant: Claimant) -> None:
     """Undo a claim whose jobs its caller could not decode, as if they had not been claimed."""
-    for each in picked:
-        connection.execute(_GIVE_BACK, (each.seqs, claimant.token))
+    for part in picked:
+        connection.execute(_GIVE_BACK, (part.seqs, claimant.token))
         number = connection.changes()
-        connection.execute(_COUNT, (-number, -number, each.open.id))
+        connection.execute(_COUNT, (-number, -number, part.open.id))
 
 
 _CLAIMED = " FROM jobs WHERE state = 'running' AND state IN ('running', 'held') AND token = ?"
@@ -362,7 +362,7 @@ def read_storied(
     connection: apsw.Connection, routes: RouteCache, picked: list[Picked]
 ) -> Callable[[], Mapping[str, Job]]:
     """Select the whole records of those jobs that are more than a payload."""
-    seqs = _join(each.storied for each in picked)
+    seqs = _join(part.storied for part in picked)
     return read_later(connection, routes, _CHOSEN, seqs) if seqs != "[]" else dict
 
 
@@ -370,8 +370,8 @@ def make_jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records:
     """Make the claimed jobs, most urgent first."""
     worker, _, token, now = claimant
     taken = []
-    for each in picked:
-        (queue, task, agent), lease = each.open.route, _lease(each.open, wanted)
+    for part in picked:
+        (queue, task, agent), lease = part.open.route, _lease(part.open, wanted)
         taken += [
             records[due.id]
             if due.storied
@@ -395,7 +395,7 @@ def make_jobs(picked: list[Picked], wanted: Wanted, claimant: Claimant, records:
                 now,
                 lease,
             )
-            for due in each.candidates()
+            for due in part.candidates()
         ]
     return taken
 
@@ -409,7 +409,7 @@ def _read_starts(connection: apsw.Connection, queue: str, rate: Rate, now: float
 def note_starts(connection: apsw.Connection, picked: list[Picked], wanted: Wanted, now: float) -> None:
     """Remember the starts that a store-wide rate must count."""
     for queue, rate in wanted.store_rates.items():
-        count = sum(each.number for each in picked if each.open.route[0] == queue)
+        count = sum(part.number for part in picked if part.open.route[0] == queue)
         if count:
             starts = msgspec.json.encode(_read_starts(connection, queue, rate, now) + [now] * count)
             connection.execute(PUT_DOCUMENT, ("rate", queue, starts))

@@ -30,7 +30,7 @@ LEAST_FREE: Final = 256 * 1024 * 1024
 
 
 class FileCheck(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The outcome of one check."""
 
     name: str
     ok: bool
@@ -99,8 +99,8 @@ def check_log_size(path: Path) -> FileCheck:
 
 def check_free_space(path: Path) -> FileCheck:
     free = shutil.disk_usage(path.parent).free
-    said = f"{free // (1024 * 1024):,} MiB free"
-    return FileCheck("disk", free >= LEAST_FREE, said, "" if free >= LEAST_FREE else "free some space on this disk")
+    problem = f"{free // (1024 * 1024):,} MiB free"
+    return FileCheck("disk", free >= LEAST_FREE, problem, "" if free >= LEAST_FREE else "free some space on this disk")
 
 
 def _check_inside(connection: apsw.Connection, path: Path, *, full: bool) -> Iterator[FileCheck]:
@@ -135,8 +135,8 @@ def _check_schema(connection: apsw.Connection) -> FileCheck:
     if connection.pragma("application_id") != schema.APPLICATION_ID:
         return FileCheck("schema", False, "this is not a database of redrive", "choose another file with --url")
     if number > newest:
-        said = f"schema {number} is newer than this redrive knows ({newest})"
-        return FileCheck("schema", False, said, "upgrade redrive, the way it was installed")
+        problem = f"schema {number} is newer than this redrive knows ({newest})"
+        return FileCheck("schema", False, problem, "upgrade redrive, the way it was installed")
     later = "" if number == newest else f"; the next use brings it to {newest}"
     return FileCheck("schema", True, f"number {number}{later}")
 
@@ -146,8 +146,8 @@ def _check_integrity(connection: apsw.Connection, *, full: bool) -> FileCheck:
     problems = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
     if problems == ["ok"]:
         return FileCheck("integrity", True, f"{pragma} found nothing wrong")
-    said = f"{pragma}: {'; '.join(problems)}"
-    return FileCheck("integrity", False, said, "stop the workers and restore a backup (redrive backup makes them)")
+    problem = f"{pragma}: {'; '.join(problems)}"
+    return FileCheck("integrity", False, problem, "stop the workers and restore a backup (redrive backup makes them)")
 
 
 def _check_counters(connection: apsw.Connection) -> FileCheck:
@@ -160,8 +160,8 @@ def _check_counters(connection: apsw.Connection) -> FileCheck:
             counted[route][order.index(state)] = number
     wrong = sum(tuple(counted[id]) != tuple(numbers) for id, numbers in kept.items())
     if wrong:
-        said = f"the counters of {wrong} of {len(kept)} routes differ from their jobs"
-        return FileCheck("counters", False, said, "redrive doctor --fix counts anew", fixable=True)
+        problem = f"the counters of {wrong} of {len(kept)} routes differ from their jobs"
+        return FileCheck("counters", False, problem, "redrive doctor --fix counts anew", fixable=True)
     return FileCheck("counters", True, f"{len(kept)} routes, as many jobs as counted")
 
 
@@ -171,8 +171,8 @@ def _check_sums(connection: apsw.Connection) -> FileCheck:
         return FileCheck("sums", True, "the next use adds them up")
     wrong = rollups.count_wrong_days(connection)
     if wrong:
-        said = f"{rollups.say_days(wrong)} with sums that differ from the hours"
-        return FileCheck("sums", False, said, "redrive doctor --fix adds up", fixable=True)
+        problem = f"{rollups.say_days(wrong)} with sums that differ from the hours"
+        return FileCheck("sums", False, problem, "redrive doctor --fix adds up", fixable=True)
     return FileCheck("sums", True, "the days say what their hours say")
 
 
@@ -182,9 +182,9 @@ def _check_records(connection: apsw.Connection) -> FileCheck:
         return FileCheck("records", True, "the next use brings them to the newest schema: look again then")
     damaged = _find_damaged(connection)
     if damaged:
-        said = "; ".join(f"{id}: {problem}" for id, problem in damaged[:10])
-        hint = "redrive cancel ID (discard ID where it is a dead letter) lets go of one, or restore a backup"
-        return FileCheck("records", False, f"{len(damaged)} cannot be read: {said}", hint)
+        problems = "; ".join(f"{id}: {problem}" for id, problem in damaged[:10])
+        hint = "run redrive cancel ID (discard ID where it is a dead letter) for each, or restore a backup"
+        return FileCheck("records", False, f"{len(damaged)} cannot be read: {problems}", hint)
     return FileCheck("records", True, "every job that has not ended can be read")
 
 

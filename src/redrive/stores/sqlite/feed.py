@@ -113,15 +113,15 @@ def read_moves(
 ) -> MovePage:
     """Find the numbers at both ends of the time by bisection, then walk back from the newer end."""
     names = routes.names(connection)
-    numbers, whole = match_routes(names, filter), _range_of(connection, filter)
-    total = _count(connection, filter, numbers, whole) if whole.high - whole.low <= COUNTED else None
-    high = whole.high if cursor is None else min(whole.high, _read_number(cursor))
-    low = max(whole.low, high - LOOKED_AT)
+    numbers, span = match_routes(names, filter), _range_of(connection, filter)
+    total = _count(connection, filter, numbers, span) if span.high - span.low <= COUNTED else None
+    high = span.high if cursor is None else min(span.high, _read_number(cursor))
+    low = max(span.low, high - LOOKED_AT)
     clause, values = _where(filter, numbers, _Range(low, high))
     rows = select(connection, f"{_MOVES} WHERE {clause} ORDER BY moves.seq DESC LIMIT ?", (*values, limit))
     further = rows[-1][0] - 1 if len(rows) == limit else low
     page = [_moved(f"0.{row[0]}", row, names) for row in rows]
-    return MovePage(page, str(further) if further > whole.low else None, total)
+    return MovePage(page, str(further) if further > span.low else None, total)
 
 
 def _range_of(connection: apsw.Connection, filter: MoveFilter) -> _Range:

@@ -1,7 +1,7 @@
 """Tells which processes are alive: by a lock file per process, and by leases on the observer's own monotonic clock.
 
 A dead process on the same host is noticed at once, because the kernel releases its lock. A dead host is noticed when
-a job's heartbeat has stood still for its whole lease as *we* saw it, so clock jumps and sleep expire nothing.
+a job's heartbeat has stood still for its whole lease as this process saw it, so clock jumps and sleep expire nothing.
 """
 
 from __future__ import annotations

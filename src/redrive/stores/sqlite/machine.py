@@ -32,14 +32,14 @@ class Taken(NamedTuple):
 
     @property
     def number(self) -> int:
-        return sum(each.number for each in self.picked)
+        return sum(part.number for part in self.picked)
 
     def jobs(self) -> list[Job]:
         return claims.make_jobs(self.picked, self.wanted, self.claimant, self.storied())
 
     def fences(self) -> list[tuple[str, int]]:
         """The ids and versions of the jobs, as they were before."""
-        return [(job.id, job.version) for each in self.picked for job in each.candidates()]
+        return [(job.id, job.version) for part in self.picked for job in part.candidates()]
 
     def next_due(self, connection: apsw.Connection) -> float | None:
         """When more will be due; None where the worker has no slot left for it."""

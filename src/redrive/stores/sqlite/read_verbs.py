@@ -20,7 +20,7 @@ from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running, find_left_behind
 from redrive.stores.sqlite.machine import Machine
 from redrive.stores.sqlite.records import RouteCache
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim
 from redrive.stores.sqlite.wakeups import Waiters
 
 T = TypeVar("T")
@@ -102,11 +102,11 @@ class ReadVerbs(ABC):
             await self.wait(mark, seconds, woken)
         finally:
             self._standing.pop(standing, None)
-            found = await standing.withdraw()
-        return await self._read_claim(found) if found is not None else None
+            claimed = await standing.withdraw()
+        return await self._read_claim(claimed) if claimed is not None else None
 
-    async def _read_claim(self, found: Found) -> Claim:
-        return found.read()
+    async def _read_claim(self, claimed: Claimed) -> Claim:
+        return claimed.read()
 
     def _find_lapsed(self, connection: apsw.Connection, now: float) -> Lapsed:
         """Find running jobs whose lease ended; `now` is the time by which this store counts the age of leases."""

@@ -332,7 +332,9 @@ def read_groups(
     if fingerprints is None:
         rows = select(connection, f"{_GROUPS} WHERE last_at >= ? ORDER BY last_at DESC", (since,))
     else:
-        rows = [row for one in fingerprints for row in select(connection, f"{_GROUPS} WHERE fingerprint = ?", (one,))]
+        rows = [
+            row for group in fingerprints for row in select(connection, f"{_GROUPS} WHERE fingerprint = ?", (group,))
+        ]
     return [Group(*row[:4], *names[row[4]], *row[5:]) for row in rows]  # type: ignore[call-arg]
 
 

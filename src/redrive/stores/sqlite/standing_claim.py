@@ -17,7 +17,7 @@ from redrive.stores.sqlite.wakeups import call_in_loop
 log = logging.getLogger("redrive.store")
 
 
-class Found(NamedTuple):
+class Claimed(NamedTuple):
     """What the writer has claimed for a caller."""
 
     number: int
@@ -37,9 +37,9 @@ class Lapsed(NamedTuple):
 NONE_LAPSED = Lapsed([], {})
 
 
-def claim_nothing(lapsed: Lapsed, mark: int, next_due: float | None = None) -> Found:
+def claim_nothing(lapsed: Lapsed, mark: int, next_due: float | None = None) -> Claimed:
     """Make the answer to a claim that got no jobs."""
-    return Found(0, lambda: Claim([], lapsed.jobs, mark, next_due, lapsed.endings), lambda connection: 0)
+    return Claimed(0, lambda: Claim([], lapsed.jobs, mark, next_due, lapsed.endings), lambda connection: 0)
 
 
 _LOOP_CLOSED = (
@@ -62,7 +62,7 @@ class StandingClaim:
         self.wanted = wanted
         self.worker = worker
         self.clock = clock
-        self._found: Found | None = None
+        self._claimed: Claimed | None = None
         self._woken = woken
         self._hears = hears
         self._loop = asyncio.get_running_loop()
@@ -82,24 +82,24 @@ class StandingClaim:
             self._begun += stands
             return stands
 
-    def end(self, found: Found | None) -> None:
+    def end(self, claimed: Claimed | None) -> None:
         """Answer with these jobs, or with None: then the claim stands on."""
-        if found is not None:
+        if claimed is not None:
             with self._lock:
                 self._over = True
-        if not call_in_loop(self._loop, self._answer, found) and found is not None:
-            log.warning(_LOOP_CLOSED, found.number, self.worker)
+        if not call_in_loop(self._loop, self._answer, claimed) and claimed is not None:
+            log.warning(_LOOP_CLOSED, claimed.number, self.worker)
 
     # -- the worker's loop
 
-    def _answer(self, found: Found | None) -> None:
-        if found is not None:
-            self._found = found
+    def _answer(self, claimed: Claimed | None) -> None:
+        if claimed is not None:
+            self._claimed = claimed
             self._woken.set()
         self._ended += 1
         self._answered.set()
 
-    async def withdraw(self) -> Found | None:
+    async def withdraw(self) -> Claimed | None:
         """End the claim. If it is being served this moment, wait for the answer, so that no claimed job is lost."""
         with self._lock:
             self._over = True
@@ -107,4 +107,4 @@ class StandingClaim:
         while self._ended < begun:
             self._answered.clear()
             await self._answered.wait()
-        return self._found
+        return self._claimed

@@ -26,7 +26,7 @@ from redrive.stores.sqlite.liveness import Observer, ProcessLock
 from redrive.stores.sqlite.machine import Machine, Taken, list_routes
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.schema import read_schema_number
-from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Found, Lapsed, StandingClaim, claim_nothing
+from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim, claim_nothing
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters
 from redrive.stores.sqlite.writer import Work, Writer
 
@@ -200,25 +200,25 @@ class SqliteStore(ReadVerbs):
     async def _write_claim(self, writer: Writer, take: Take, *, synced: bool, sure: bool) -> Claim:
         """Claim in the writer; unless `sure`, only where a look without the write lock finds due jobs."""
         self._watch()
-        found: Found = await writer.run(
+        claimed: Claimed = await writer.run(
             lambda connection: self._claim(connection, take),
             synced=synced,
             peek=None if sure else lambda connection: self._peek(connection, take.wanted, take.now),
         )
-        return await self._read_claim(found)
+        return await self._read_claim(claimed)
 
-    async def _read_claim(self, found: Found) -> Claim:
+    async def _read_claim(self, claimed: Claimed) -> Claim:
         """Decode the jobs. Gives them back where that fails: no worker would run them until their leases end."""
         try:
-            return found.read()
+            return claimed.read()
         except Exception as error:
-            number = await self._write(found.give_back) or found.number
+            number = await self._write(claimed.give_back) or claimed.number
             raise StoreError(
-                f"{number} of {found.number} due jobs of {self.path} cannot be read ({error}); they wait on."
+                f"{number} of {claimed.number} due jobs of {self.path} cannot be read ({error}); they wait on."
                 " `redrive doctor --full` tells which: the file may be damaged, or a newer version has written it"
             ) from error
 
-    def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Found | None:
+    def _peek(self, connection: apsw.Connection, wanted: Wanted, now: float) -> Claimed | None:
         """Answer without the write lock where nothing is due; None where the claim must be made."""
         mark = self._waiters.mark
         if wanted.ids:
@@ -230,7 +230,7 @@ class SqliteStore(ReadVerbs):
             return None
         return claim_nothing(self._lapsed(connection), mark, claims.find_next_due(connection, routes, now))
 
-    def _claim(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Found:
+    def _claim(self, connection: apsw.Connection, take: Take, *, look_ahead: bool = True) -> Claimed:
         """Claim. Where a record cannot be read, delay such jobs and claim the rest."""
         try:
             return self._take(connection, take, look_ahead=look_ahead)
@@ -239,7 +239,7 @@ class SqliteStore(ReadVerbs):
                 raise
             return self._take(connection, take, look_ahead=look_ahead)
 
-    def _take(self, connection: apsw.Connection, take: Take, *, look_ahead: bool) -> Found:
+    def _take(self, connection: apsw.Connection, take: Take, *, look_ahead: bool) -> Claimed:
         """Claim. Raises, and changes nothing, where a record cannot be read."""
         mark = self._waiters.mark
         taken = self._machine.take(connection, take)
@@ -247,7 +247,7 @@ class SqliteStore(ReadVerbs):
             self._plenty = taken.room.slots <= 0
         due = taken.next_due(connection) if look_ahead else None
         lapsed = self._lapsed(connection)
-        return Found(
+        return Claimed(
             taken.number,
             lambda: Claim(taken.jobs(), lapsed.jobs, mark, due, lapsed.endings),
             lambda connection: self._give_back(connection, taken),
@@ -262,18 +262,18 @@ class SqliteStore(ReadVerbs):
 
     def _serve_standing(self, connection: apsw.Connection) -> Callable[[bool], None]:
         """Claim for idle workers what this transaction makes due. They are answered once it is committed."""
-        served: list[tuple[StandingClaim, Found | None]] = []
+        served: list[tuple[StandingClaim, Claimed | None]] = []
         for standing in list(self._standing):
             if standing.begin():
                 try:
                     token, now = secrets.token_hex(8), standing.clock()
                     take = Take(standing.wanted, standing.worker, self._lock.name, token, now)
-                    found = self._claim(connection, take, look_ahead=False)
+                    claimed = self._claim(connection, take, look_ahead=False)
                 except BaseException:
                     standing.end(None)
                     _answer_standing(served, committed=False)
                     raise
-                served.append((standing, found if found.number else None))
+                served.append((standing, claimed if claimed.number else None))
         return lambda committed: _answer_standing(served, committed=committed)
 
     def _lapsed(self, connection: apsw.Connection) -> Lapsed:
@@ -379,9 +379,9 @@ class SqliteStore(ReadVerbs):
             foreign.close()
 
 
-def _answer_standing(served: list[tuple[StandingClaim, Found | None]], *, committed: bool) -> None:
-    for standing, found in served:
-        standing.end(found if committed else None)
+def _answer_standing(served: list[tuple[StandingClaim, Claimed | None]], *, committed: bool) -> None:
+    for standing, claimed in served:
+        standing.end(claimed if committed else None)
 
 
 def _remove(folder: Path) -> None:
