@@ -15,7 +15,6 @@ from pathlib import Path
 
 import redrive
 from redrive import _WHERE
-from redrive.jobs.lookup import SOMEBODY
 from tools.tables import POLICY_WORDS, code, table
 
 ABOUT = {
@@ -885,7 +884,7 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, *, withou
 
 def _plain(text: str) -> str:
     """Without what only the source's own module understands."""
-    return text.replace("builtins.", "").replace("SOMEBODY", f'"{SOMEBODY}"')
+    return text.replace("builtins.", "").replace("DEFAULT_WHO", f'"{DEFAULT_WHO}"')
 
 
 def _is_manager(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

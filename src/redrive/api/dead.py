@@ -23,7 +23,7 @@ from redrive.deadletters.triage import Act, Acted
 from redrive.deadletters.undo import Undoing
 from redrive.deadletters.verbs import VERBS, Note, verb_named
 from redrive.errors import InvalidInput
-from redrive.jobs.lookup import SOMEBODY, find_job
+from redrive.jobs.lookup import DEFAULT_WHO, find_job
 from redrive.reports import input_diff
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         **filters: Any,
     ) -> Job | RedriveRun:
@@ -122,7 +122,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         where: Mapping[str, Any] | None = None,
         **words: Any,
@@ -190,7 +190,7 @@ class Dead:
         agent: str,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         where: Mapping[str, Any] | None = None,
         **filters: Any,
@@ -227,7 +227,7 @@ class Dead:
         until: datetime | timedelta | float,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         where: Mapping[str, Any] | None = None,
         **filters: Any,
@@ -251,7 +251,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
@@ -264,7 +264,7 @@ class Dead:
         payload: dict[str, Json],
         *,
         repeat: Sequence[str] = (),
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
     ) -> Job:
         """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key.
@@ -291,7 +291,7 @@ class Dead:
         pass_rate: float = PASS_RATE,
         rate: float | None = None,
         token: str | None = None,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         where: Mapping[str, Any] | None = None,
         **filters: Any,
@@ -356,7 +356,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         where: Mapping[str, Any] | None = None,
         **filters: Any,
@@ -377,7 +377,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
@@ -396,7 +396,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
@@ -416,7 +416,7 @@ class Dead:
         *,
         ids: Sequence[str] = (),
         all: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         **filters: Any,
     ) -> Job | Acted:
         """Write something beside it for whoever looks next; it moves nothing."""
@@ -434,7 +434,7 @@ class Dead:
         """What was done to dead letters and said of groups, by whom and why, the latest first."""
         return await self._acts.latest(check_limit(limit))
 
-    async def undo(self, act_id: str, *, who: str = SOMEBODY, why: str | None = None) -> Acted:
+    async def undo(self, act_id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> Acted:
         """Take an act back: every job that nobody has touched since goes where it was; the others are told.
 
         By the act's id; the last act on a single job by that job's id. A purge cannot be taken back.
@@ -470,7 +470,7 @@ class Dead:
         aside: str | Path | None = None,
         as_: Form = "dead",
         dry_run: bool = False,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         progress: Callable[[int], None] | None = None,
         follow: asyncio.Event | None = None,
@@ -512,7 +512,7 @@ class Dead:
         self,
         ids: Sequence[str] = (),
         *,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         all: bool = False,
         confirm: str | None = None,

@@ -24,7 +24,7 @@ from redrive.engine.paging import pages
 from redrive.engine.verify import nothing_landed
 from redrive.engine.worker_registry import living
 from redrive.errors import IllegalMove, InvalidInput
-from redrive.jobs.lookup import SOMEBODY, find_job, move_job
+from redrive.jobs.lookup import DEFAULT_WHO, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
 from redrive.jobs.wait_for_job import follow_events, read_result, wait_for_result
 from redrive.notices.sessions import Sessions, check_asks, decide_no
@@ -166,7 +166,7 @@ class Jobs:
         problem = f"no live worker announces the task {job.task!r}: the job waits until one does"
         return f"{problem}; {meant}" if meant else problem
 
-    async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+    async def cancel(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> Job:
         """Cancel a job. A running task sees ctx.cancelled; what it still returns does not count."""
         check_words(who, why)
         job = await move_job(self._core, id, lambda job, now: lifecycle.cancelled(job, now, who=who, why=why))
@@ -195,7 +195,7 @@ class Jobs:
         """Yield what is committed about a job from now on, as `handle.events()` does."""
         return follow_events(self._core, job_id)
 
-    async def approve(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+    async def approve(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> Job:
         """Answer yes to what a held job asks for: consent to exactly this, or its question. The job goes on."""
         check_words(who, why)
         job = await find_job(self._core.store, id)
@@ -207,7 +207,7 @@ class Jobs:
 
         return await move_job(self._core, job.id, arrow, puts)
 
-    async def reject(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> Job:
+    async def reject(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> Job:
         """Answer no. A job that needed consent is discarded; a task that asked a question goes on with the answer."""
         check_words(who, why)
         job = await find_job(self._core.store, id)
@@ -219,7 +219,7 @@ class Jobs:
         job_id = (await find_job(self._core.store, id)).id if id is not None else None
         return [effect for effect in await effects_of(self._core.store, job_id) if agent in (None, effect.agent)]
 
-    async def resolve(self, id: str, *, why: str, who: str = SOMEBODY, landed: bool = True) -> Job:
+    async def resolve(self, id: str, *, why: str, who: str = DEFAULT_WHO, landed: bool = True) -> Job:
         """Resolve an unknown outcome by hand. Landed: the job is done. Not landed: the job runs again."""
         check_words(who, why)
         if landed:
@@ -250,7 +250,7 @@ class Jobs:
             if effect.status in ("intended", "unknown")
         ]
 
-    async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = SOMEBODY) -> int:
+    async def erase(self, id: str | None = None, *, session_id: str | None = None, who: str = DEFAULT_WHO) -> int:
         """Erase the contents of a job or of all jobs of a session, for privacy; live jobs are cancelled first.
 
         Investigations that `[signals]` has started for these jobs are erased, too: they were given the jobs' errors.

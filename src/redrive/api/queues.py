@@ -10,7 +10,7 @@ from redrive.core.commit import commit
 from redrive.core.store import Filter
 from redrive.engine.queue_pauses import Switch, paused_queues, switched
 from redrive.errors import InvalidInput
-from redrive.jobs.lookup import SOMEBODY
+from redrive.jobs.lookup import DEFAULT_WHO
 from redrive.reports.gather_workforce import paces
 from redrive.reports.queue_numbers import QueueView, with_paces
 from redrive.reports.workforce import Paces
@@ -52,7 +52,7 @@ class Queues:
         others = f"the queues are {shown}{f' and {more} more' if more > 0 else ''}" if used else "there are none yet"
         return f"no job was ever in it; {others}"
 
-    async def pause(self, name: str, *, who: str = SOMEBODY, why: str | None = None, new: bool = False) -> None:
+    async def pause(self, name: str, *, who: str = DEFAULT_WHO, why: str | None = None, new: bool = False) -> None:
         """Pause a queue: workers take nothing from it until it is resumed; what runs goes on.
 
         A queue in which no job ever was is refused, because it is probably misspelt; `new=True` pauses it all the same.
@@ -61,7 +61,7 @@ class Queues:
             raise InvalidInput(field="queue", problem=f"there is no queue {name!r}: {doubt}")
         await self._set(name, Switch(True, who, why, self._core.clock.now()))
 
-    async def resume(self, name: str, *, who: str = SOMEBODY, why: str | None = None) -> None:
+    async def resume(self, name: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> None:
         await self._set(name, Switch(False, who, why, self._core.clock.now()))
 
     async def _set(self, name: str, switch: Switch) -> None:

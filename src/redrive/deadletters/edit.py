@@ -38,7 +38,7 @@ from redrive.engine.approvals import questions_of
 from redrive.engine.consents import quoted
 from redrive.engine.effects import effects_of
 from redrive.errors import InvalidInput, JobError
-from redrive.jobs.lookup import SOMEBODY, find_job
+from redrive.jobs.lookup import DEFAULT_WHO, find_job
 
 if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
@@ -86,7 +86,7 @@ class _Tally:
 
     def __init__(self, core: Core, patch: dict[str, Json], *, unknown_too: bool) -> None:
         self._core, self.patch, self._unknown_too = core, patch, unknown_too
-        self._order = make_order(core, VERBS["edit"], {"patch": patch}, SOMEBODY, None)
+        self._order = make_order(core, VERBS["edit"], {"patch": patch}, DEFAULT_WHO, None)
         self._now = core.clock.now()
         self.samples: list[PatchSample] = []
         self.changed: list[Job] = []
@@ -100,7 +100,9 @@ class _Tally:
             self.errors.update({(error.field, error.problem) for error in wrong})
             return
         dead = (
-            lifecycle.recalled(job, self._now, who=SOMEBODY, why=None).after(job.version) if is_deferred(job) else job
+            lifecycle.recalled(job, self._now, who=DEFAULT_WHO, why=None).after(job.version)
+            if is_deferred(job)
+            else job
         )
         found = judge_job(self._order, dead, self._now, unknown_too=self._unknown_too)
         if isinstance(found, str):
@@ -182,7 +184,7 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
     """Why it would not be done although the input fits."""
     try:
         words = {"payload": dict(payload), "repeat": []}
-        await acts.checked(make_order(core, VERBS["edit"], words, SOMEBODY, None), job.id)
+        await acts.checked(make_order(core, VERBS["edit"], words, DEFAULT_WHO, None), job.id)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:

@@ -28,7 +28,7 @@ from redrive.deadletters.group_alerts import (
 from redrive.deadletters.new_groups import New, Newcomers, newcomers, oldest
 from redrive.engine.deploys import latest
 from redrive.errors import InvalidInput, StoreError
-from redrive.jobs.lookup import SOMEBODY
+from redrive.jobs.lookup import DEFAULT_WHO
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -165,7 +165,7 @@ class Groups:
         return the_only(alike, fingerprint, field)
 
     async def resolve(
-        self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None, in_version: str | None = None
+        self, fingerprint: str, *, who: str = DEFAULT_WHO, why: str | None = None, in_version: str | None = None
     ) -> GroupView:
         """Resolves the group. You are alerted if it comes back, in this version or later where one is named."""
         check_words(who, why)
@@ -182,7 +182,7 @@ class Groups:
         until: Given | None = None,
         rate: float | None = None,
         count: int | None = None,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
     ) -> GroupView:
         """Known, and may go on: until then, up to `rate` an hour, for `count` more. Without any, until reopened."""
@@ -197,14 +197,14 @@ class Groups:
             ),
         )
 
-    async def reopen(self, fingerprint: str, *, who: str = SOMEBODY, why: str | None = None) -> GroupView:
+    async def reopen(self, fingerprint: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> GroupView:
         """Unresolved again."""
         check_words(who, why)
         return await self._change(
             fingerprint, lambda group, state, now: insight.reopen(group, state, now, who=who, why=why)
         )
 
-    async def note(self, fingerprint: str, text: str, *, who: str = SOMEBODY) -> GroupView:
+    async def note(self, fingerprint: str, text: str, *, who: str = DEFAULT_WHO) -> GroupView:
         """Adds a note to the group."""
         check_words(who, None)
         check_texts(text=text)

@@ -16,7 +16,7 @@ from redrive.errors import JobNotFound
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
-SOMEBODY: Final = "api"
+DEFAULT_WHO: Final = "api"
 """Names the caller who gives no name."""
 ROOM: Final = MAX_PARTS - 1
 """How many parts fit into a commit beside the job itself."""

@@ -28,7 +28,7 @@ from redrive.engine.threads import NOT_RUN, finished
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import EffectNotFound, InvalidOption, InvalidPayload, OnceInProgress
 from redrive.jobs.event_loop_thread import portal
-from redrive.jobs.lookup import SOMEBODY
+from redrive.jobs.lookup import DEFAULT_WHO
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -282,7 +282,7 @@ class Effects:
         return (await self._read(key)).value
 
     async def resolve(
-        self, key: str, *, landed: bool, result: Json = None, who: str = SOMEBODY, why: str | None = None
+        self, key: str, *, landed: bool, result: Json = None, who: str = DEFAULT_WHO, why: str | None = None
     ) -> EffectRecord:
         """Resolve an effect by hand. Landed: later calls return `result`. Not landed: the next call performs it."""
         check_words(who, why)

@@ -48,7 +48,7 @@ from redrive.deadletters.verbs import VERBS, Verb
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.worker_registry import living
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
-from redrive.jobs.lookup import SOMEBODY
+from redrive.jobs.lookup import DEFAULT_WHO
 from redrive.jobs.wait_for_job import FOLLOW_SECONDS
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Redrives:
         """
         refused: Counter[str] = Counter()
         now, unknown_too = self._core.clock.now(), means_unknown(ids, filters)
-        order = choosing.redriving(self._core, SOMEBODY, None)
+        order = choosing.redriving(self._core, DEFAULT_WHO, None)
 
         def judge(job: Job) -> None:
             found = choosing.judge_job(order, job, now, unknown_too=unknown_too)
@@ -139,7 +139,7 @@ class Redrives:
         canary: int = 0,
         pass_rate: float = PASS_RATE,
         rate: float | None = None,
-        who: str = SOMEBODY,
+        who: str = DEFAULT_WHO,
         why: str | None = None,
         token: str | None = None,
         all: bool = False,
@@ -418,13 +418,13 @@ class Redrives:
 
     # -- steering
 
-    async def pause(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
+    async def pause(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> RedriveRun:
         """Nothing more moves until it is resumed. What was moved goes on."""
         check_words(who, why)
         return await self._steer(id, "paused", lambda run, now: bulk_progress.paused(run, now, who, why))
 
     async def resume(
-        self, id: str, *, canary: int | None = None, who: str = SOMEBODY, why: str | None = None
+        self, id: str, *, canary: int | None = None, who: str = DEFAULT_WHO, why: str | None = None
     ) -> RedriveRun:
         """On where it stopped. After a canary that failed another one goes first; `canary=0` goes on without."""
         check_words(who, why)
@@ -432,7 +432,7 @@ class Redrives:
             check_range("canary", canary, 0, MOST_CANARY)
         return await self._steer(id, "resumed", lambda run, now: bulk_progress.resumed(run, now, who, why, canary))
 
-    async def cancel(self, id: str, *, who: str = SOMEBODY, why: str | None = None) -> RedriveRun:
+    async def cancel(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> RedriveRun:
         """For good. What was moved stays moved and is still counted as it ends; the rest stays dead."""
         check_words(who, why)
         return await self._steer(id, "cancelled", lambda run, now: bulk_progress.cancelled(run, now, who, why))

@@ -16,7 +16,7 @@ _DRIVER = re.compile(r"^(postgresql|postgres|sqlite)\+\w+://")
 
 
 class InboxBatch(Protocol):
-    """Some committed rows, which no other process moves now."""
+    """Committed rows that this process alone moves now."""
 
     rows: Sequence[InboxRow]
 
@@ -25,7 +25,7 @@ class InboxBatch(Protocol):
 
 
 class InboxTable(Protocol):
-    """One table rd_inbox."""
+    """The table rd_inbox of one database."""
 
     url: str
     """For people: without credentials."""

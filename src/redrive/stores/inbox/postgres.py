@@ -44,7 +44,7 @@ class _PostgresBatch:
 
 
 class PostgresInbox:
-    """One connection, made anew when it was lost."""
+    """The inbox of a PostgreSQL database, by one connection that is made anew when it is lost."""
 
     def __init__(self, url: str) -> None:
         where = read_url(url)

@@ -1,8 +1,7 @@
 """The inbox in a SQLite file of the caller.
 
-Python's own sqlite3 reads it, as the caller's code does: closing a file that two SQLite libraries of one process have
-open drops the locks of both. One process at a time moves rows: the one that has the lock of a file beside the database.
-No lock of the database itself is held, so that the caller's writes do not wait while the store takes jobs.
+Python's sqlite3 reads it, as the caller's code does: two SQLite libraries in one process would drop each other's locks.
+The one process that locks a file beside the database moves rows, so that the writes of the caller do not wait.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class _SqliteBatch:
 
 
 class SqliteInbox:
-    """A file, opened for each use."""
+    """The inbox of a SQLite file, opened for each use."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self.path = Path(unquote(urlsplit(url).path.removeprefix("/")))

@@ -1,4 +1,4 @@
-"""Keeps a fork out of transactions: the child would inherit the locks of a transaction and never release them."""
+"""Keeps a fork out of transactions: the child would inherit their locks and never release them."""
 
 from __future__ import annotations
 

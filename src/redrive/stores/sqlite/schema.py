@@ -1,4 +1,4 @@
-"""The schema, as numbered steps that survive being killed, and the triggers generated from the lifecycle."""
+"""Makes and checks the schema: numbered steps that survive a kill, and triggers generated from the lifecycle."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make_recount() -> str:
 
 
 def check_ours(connection: apsw.Connection, path: str) -> int:
-    """Return the file's schema number; refuses files that are not ours or are newer than this code."""
+    """Return the file's schema number; refuses files of other programs or newer versions."""
     connection.execute("BEGIN")  # one snapshot: another process may be creating the file this moment
     try:
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").get

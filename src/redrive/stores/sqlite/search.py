@@ -1,4 +1,4 @@
-"""Finds, counts and times jobs for the view, by the index that fits each question."""
+"""Finds, counts and times jobs, by the index that fits each question."""
 
 from __future__ import annotations
 
