@@ -30,10 +30,10 @@ from redrive.core.job import Job, Json, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Commit, Filter, Outcome, Store, Wanted
 from redrive.engine import context
-from redrive.engine.approvals import question_of
-from redrive.engine.attempt import Attempts
+from redrive.engine.approvals import read_question_of
+from redrive.engine.attempt import AttemptRunner
 from redrive.engine.attempt_state import AttemptState
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.registry import Handler
 from redrive.engine.scheduler import MOMENT, WEEK
 from redrive.engine.steps import Steps
@@ -133,7 +133,7 @@ class Harness:
     async def _ends_of_waits(self) -> list[float]:
         """List when questions expire, deferrals end, dead letters come back, and held jobs are reported."""
         held = await self._all(Filter(states=(State.held,)))
-        asked = [await question_of(self._rd.store, job) for job in held if job.because == "approval"]
+        asked = [await read_question_of(self._rd.store, job) for job in held if job.because == "approval"]
         known = [question.approval.expires_at or 0.0 for question in asked if question is not None]
         known += [job.run_at for job in held if job.because == DEFERRED]
         known += [job.updated_at + WEEK + 1 for job in held if job.because == "outcome_unknown"]
@@ -189,7 +189,7 @@ class Harness:
         return await self._rd.store.get([job.id for job in reversed(jobs)])
 
     async def _all(self, filter: Filter) -> list[Job]:
-        return [job async for page in pages(self._rd.store, filter, 1000) for job in page]
+        return [job async for page in read_pages(self._rd.store, filter, 1000) for job in page]
 
     async def assert_enqueued(self, task: Task[Any, Any] | str, payload: Mapping[str, Json] | None = None) -> Job:
         """Check that a job of this task was accepted (with this payload, if given)."""
@@ -253,7 +253,7 @@ class Harness:
     async def _live(self, job_id: str, store: Any) -> Job:
         """Make one attempt, in which the process may be killed, once the job is due."""
         await self._come_to(job_id)
-        attempts = Attempts(store, self._rd.registry, self.clock, Threads())
+        attempts = AttemptRunner(store, self._rd.registry, self.clock, Threads())
         for job in (await self._rd.store.claim(Wanted(slots=1, ids=(job_id,)), "harness", self.clock.now())).jobs:
             try:
                 end = await attempts.run(attempts.begin(job))
@@ -273,7 +273,7 @@ class Harness:
             self.clock.advance(max(0.0, job.run_at - self.clock.now()))
 
     async def _give_up(self, job_id: str) -> None:
-        attempts = Attempts(self._rd.store, self._rd.registry, self.clock, Threads())
+        attempts = AttemptRunner(self._rd.store, self._rd.registry, self.clock, Threads())
         claim = await self._rd.store.claim(Wanted(slots=0), "harness", self.clock.now())
         lost = [attempts.settle_lost(job, alone=False) for job in claim.lapsed if job.id == job_id]
         await commit_each(self._rd.store, lost)

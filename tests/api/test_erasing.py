@@ -18,7 +18,7 @@ from redrive import Blob, Context, Redrive
 from redrive.core import lifecycle
 from redrive.core.job import Job
 from redrive.core.store import Commit, Filter, Put
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from tests import elsewhere
 from tests.support import FakeClock, opened, soon
 
@@ -46,7 +46,7 @@ def found_in(word: str, folder: Path) -> list[str]:
 
 
 async def every_job(rd: Redrive) -> list[Job]:
-    return [job async for page in pages(rd.store, Filter(), 500) for job in page]
+    return [job async for page in read_pages(rd.store, Filter(), 500) for job in page]
 
 
 async def erase_all(rd: Redrive) -> None:

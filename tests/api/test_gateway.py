@@ -20,8 +20,8 @@ from redrive.core.job import Job, iso, public
 from redrive.core.outcome import INLINE
 from redrive.core.store import Commit, Unknown, Wanted
 from redrive.engine.context import session_of
-from redrive.engine.inline_runs import OnTheSpot
-from redrive.engine.scheduler import Duty
+from redrive.engine.inline_runs import InlineRunner
+from redrive.engine.scheduler import PeriodicDuty
 from redrive.errors import InvalidInput, InvalidOption, InvalidPayload, JobNotFound, StoreBusy
 from tests import elsewhere
 from tests.support import FakeClock, LoopTime, eventually, snapshot, soon
@@ -32,11 +32,11 @@ def pauses(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds between tries on the spot: told to the fake clock instead of being slept."""
     spent: list[float] = []
 
-    async def pause(self: OnTheSpot, seconds: float) -> None:
+    async def pause(self: InlineRunner, seconds: float) -> None:
         spent.append(round(seconds, 3))
         clock.advance(seconds)
 
-    monkeypatch.setattr(OnTheSpot, "_pause", pause)
+    monkeypatch.setattr(InlineRunner, "_pause", pause)
     return spent
 
 
@@ -528,12 +528,12 @@ async def test_whoever_stops_waiting_is_told_by_notice(
     """
     reached, go, tries, leaping = asyncio.Event(), asyncio.Event(), [], LoopTime()
 
-    async def pause(self: OnTheSpot, seconds: float) -> None:
+    async def pause(self: InlineRunner, seconds: float) -> None:
         if how == "between two tries":
             reached.set()
             await go.wait()
 
-    monkeypatch.setattr(OnTheSpot, "_pause", pause)
+    monkeypatch.setattr(InlineRunner, "_pause", pause)
 
     @rd.task
     async def work() -> str:
@@ -1322,7 +1322,7 @@ async def test_whoever_is_stopped_before_a_suspect_begins_gives_it_back(suspect:
         await asyncio.Event().wait()
 
     suspect.spoil(forever)
-    spot = OnTheSpot(rd.store, rd.registry, rd.clock, "call")
+    spot = InlineRunner(rd.store, rd.registry, rd.clock, "call")
     running = asyncio.create_task(spot.run(job))
     await soon(marking.wait())
     running.cancel()
@@ -1463,7 +1463,7 @@ async def test_a_sweep_that_fails_does_not_end_the_sweeping(
         rounds.append(1)
         raise OSError("the disk is away")
 
-    monkeypatch.setattr(scheduler, "_duties", [Duty(1.0, recover)])
+    monkeypatch.setattr(scheduler, "_duties", [PeriodicDuty(1.0, recover)])
     for _ in range(3):
         await scheduler.tick()
         rd.clock.advance(1)  # type: ignore[attr-defined]

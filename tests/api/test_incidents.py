@@ -20,17 +20,17 @@ from redrive.core.policy import REASONS, schedule
 from redrive.core.policy import effective as policy_of
 from redrive.core.store import Applied, Commit, Stale, Wanted
 from redrive.engine.context import session_of
-from redrive.engine.inline_runs import OnTheSpot
+from redrive.engine.inline_runs import InlineRunner
 from redrive.errors import InvalidPayload
 from tests.support import FakeClock, LoopTime, eventually, line_of, process, soon
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def pause(self: OnTheSpot, seconds: float) -> None:
+    async def pause(self: InlineRunner, seconds: float) -> None:
         clock.advance(seconds)
 
-    monkeypatch.setattr(OnTheSpot, "_pause", pause)
+    monkeypatch.setattr(InlineRunner, "_pause", pause)
 
 
 async def at_its_end(rd: Redrive, clock: FakeClock, job_id: str) -> Any:

@@ -421,13 +421,13 @@ async def test_a_clock_ahead_at_the_first_start_on_an_older_file_is_told(
 
 
 async def _asked_for_a_jump(rd: Redrive, time: Time, duties: Scheduler) -> None:
-    from redrive.engine.trusted_time import clock_jumped
+    from redrive.engine.trusted_time import read_clock_jump
 
-    jump = await clock_jumped(rd.store)
+    jump = await read_clock_jump(rd.store)
     assert jump is not None and (jump.since, jump.seconds) == (time.wall, DAYS)
     time.jump(-DAYS)
     await duties.mind_the_clock()
-    assert await clock_jumped(rd.store) is None
+    assert await read_clock_jump(rd.store) is None
 
 
 @pytest.mark.behaviour("T-16a", "T-16c")

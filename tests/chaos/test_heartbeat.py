@@ -18,12 +18,12 @@ LEASE = 3.0
 
 def heartless(folder: str) -> None:
     """The guard removed: heartbeats from the event loop that the task blocks, which is to say none."""
-    from redrive.engine.heartbeat import Heart
+    from redrive.engine.heartbeat import Heartbeats
 
-    async def nothing(self: Heart) -> None:
+    async def nothing(self: Heartbeats) -> None:
         return
 
-    Heart._round = nothing  # type: ignore[method-assign]
+    Heartbeats._round = nothing  # type: ignore[method-assign]
     worker(folder)
 
 

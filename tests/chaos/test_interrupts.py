@@ -139,9 +139,9 @@ def command(folder: str, *, unguarded: bool = False) -> None:
     from redrive.doors.cli import cli
 
     if unguarded:
-        from redrive.engine.attempt import Attempts
+        from redrive.engine.attempt import AttemptRunner
 
-        Attempts._is_the_persons = lambda self, error, state: not isinstance(error, Exception)  # type: ignore[method-assign]
+        AttemptRunner._is_the_persons = lambda self, error, state: not isinstance(error, Exception)  # type: ignore[method-assign]
     sys.modules[__name__].rd, ledger = make_app(Path(folder), grace=GRACE)  # type: ignore[attr-defined]
     add_poisons(sys.modules[__name__].rd, ledger)
     cli.main(["worker", f"{__name__}:rd", f"--concurrency={CONCURRENCY}"])

@@ -14,7 +14,7 @@ import pytest
 
 from redrive import Context, Redrive
 from redrive.core.store import Commit
-from redrive.engine.workflow_steps import Workflows
+from redrive.engine.workflow_steps import WorkflowSteps
 from redrive.flows.workflows import WorkflowHandle
 from tests.chaos.app import LEDGER
 from tests.chaos.ledger import Audit, Ledger, all_events, audit
@@ -77,13 +77,13 @@ def last_word(folder: str) -> None:
     async def nothing(*_: object) -> tuple[()]:
         return ()
 
-    async def die(self: Workflows, commits: list[Commit]) -> list[Any]:
+    async def die(self: WorkflowSteps, commits: list[Commit]) -> list[Any]:
         if any(move.move == "succeeded" for commit in commits for move in commit.transitions):
             os.kill(os.getpid(), signal.SIGKILL)
         return []
 
-    Workflows.companions = nothing  # type: ignore[assignment]
-    Workflows.resume_after = die  # type: ignore[assignment]
+    WorkflowSteps.companions = nothing  # type: ignore[assignment]
+    WorkflowSteps.resume_after = die  # type: ignore[assignment]
     worker(folder)
 
 
@@ -219,7 +219,7 @@ async def test_control_without_the_look_at_waiting_workflows_it_is_stranded(
             return []
 
         with monkeypatch.context() as patched:
-            patched.setattr(Workflows, "mind", blind)
+            patched.setattr(WorkflowSteps, "mind", blind)
             await run.rd.drain()
             assert await is_state(handle, "running") and (await handle.status()).count("DONE") == 1
         await run.rd.drain()

@@ -11,7 +11,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.core.store import Commit
-from redrive.engine.worker_registry import Announcement, announced
+from redrive.engine.worker_registry import Announcement, put_announcement
 from tests.cli.shell import Shell
 from tests.support import locked
 
@@ -194,7 +194,7 @@ def test_work_that_no_worker_takes_is_accepted_with_that_word(shell: Shell) -> N
 def test_work_that_a_worker_takes_runs(shell: Shell) -> None:
     announcement = Announcement(frozenset({"greet"}), time.time(), queues=frozenset({"greet"}))
     with (rd := Redrive(shell.database)).blocking() as q:
-        q.run(rd.store.apply([Commit(puts=(announced("w", announcement),))]))
+        q.run(rd.store.apply([Commit(puts=(put_announcement("w", announcement),))]))
     assert "runs now" in shell.here("enqueue", "greet", "{}").out
     elsewhere = shell.here("enqueue", "greet", "{}", "--queue", "other").out
     assert "no live worker takes the task 'greet' in queue 'other'" in elsewhere

@@ -19,7 +19,7 @@ from redrive.core.store import Commit, Filter, Wanted
 from redrive.deadletters import group_alerts
 from redrive.deadletters.group import GroupView
 from redrive.engine.bus import BusEvent
-from redrive.engine.worker_registry import living
+from redrive.engine.worker_registry import list_living
 from redrive.errors import InvalidInput
 from redrive.notices.courier import TURN_SECONDS
 from tests.support import FakeClock, eventually, line_of, look_and_tell, opened, process, soon
@@ -451,7 +451,7 @@ async def test_a_subscriber_takes_nothing_from_a_worker_that_pages_somebody(data
 
 
 async def _has_channels(rd: Redrive) -> bool:
-    return any(worker.channels for worker in await living(rd.store, rd.clock.now()))
+    return any(worker.channels for worker in await list_living(rd.store, rd.clock.now()))
 
 
 async def test_of_the_subscribers_of_two_processes_that_of_the_one_that_judges_hears_it(

@@ -7,7 +7,7 @@ import pytest
 
 from redrive import Context, Redrive
 from redrive.core.deploys import Deploy
-from redrive.engine.deploys import latest
+from redrive.engine.deploys import read_last_deploy
 from redrive.errors import InvalidInput
 from tests.support import FakeClock, opened, soon
 
@@ -123,4 +123,4 @@ async def test_a_version_is_written_down_once(database: Path, clock: FakeClock) 
             clock.advance(60)
         (kept,) = await rd.store.docs("deploys")
         assert kept.version == 1
-        assert await latest(rd.store) == Deploy(1_800_000_000.0, "1.0")
+        assert await read_last_deploy(rd.store) == Deploy(1_800_000_000.0, "1.0")

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
-from redrive.engine.bus import Bus, BusEvent, told
+from redrive.engine.bus import Bus, BusEvent, make_move_event
 from tests.support import eventually
 
 
@@ -98,5 +98,5 @@ async def test_async_subscribers_run_and_their_errors_are_counted() -> None:
 )  # fmt: skip
 def test_each_move_has_its_event(move: str, type: str) -> None:
     job = Job("id", "mail", "work", None, State.running, 2, 0.0, 1, 0.0, 0.0, "{}", attempts=2)
-    heard = told(Transition(move, job, State.done, 5.0, {"attempts": 3}))
+    heard = make_move_event(Transition(move, job, State.done, 5.0, {"attempts": 3}))
     assert (heard.type, heard.queue, heard.job_id, heard.attempt, heard.at) == (type, "mail", "id", 3, 5.0)

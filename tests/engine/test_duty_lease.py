@@ -8,7 +8,7 @@ import pytest
 
 from redrive.core.documents import DUTY, DutyHolder
 from redrive.core.store import Commit
-from redrive.engine.duty_lease import LEASE, holds
+from redrive.engine.duty_lease import LEASE, take_duty
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import FakeClock
 
@@ -17,12 +17,12 @@ from redrive.testing import FakeClock
 async def test_a_duty_is_taken_kept_and_given_up_by_time(tmp_path: Path) -> None:
     store, clock = SqliteStore(tmp_path / "jobs.db"), FakeClock()
     await store.open()
-    assert await holds(store, clock, "x")
+    assert await take_duty(store, clock, "x")
     first = await DUTY.get(store, "x")
-    assert await holds(store, clock, "x")
+    assert await take_duty(store, clock, "x")
     assert await DUTY.get(store, "x") == first, "not written again at once"
     clock.advance(LEASE)
-    assert await holds(store, clock, "x")
+    assert await take_duty(store, clock, "x")
     assert await DUTY.get(store, "x") != first, "renewed"
     await store.close()
 
@@ -37,7 +37,7 @@ async def test_another_process_has_it_while_its_lease_lasts(tmp_path: Path, ahea
     await store.open()
     other = DutyHolder("elsewhere:1:1", clock.now() + ahead)
     await store.apply([Commit(puts=(DUTY.put("x", other, 0),))])
-    assert await holds(store, clock, "x") is free
+    assert await take_duty(store, clock, "x") is free
     await store.close()
 
 
@@ -46,8 +46,8 @@ async def test_a_process_that_closed_the_store_gives_it_up_at_once(tmp_path: Pat
     one, two, clock = SqliteStore(tmp_path / "jobs.db"), SqliteStore(tmp_path / "jobs.db"), FakeClock()
     await one.open()
     await two.open()
-    assert await holds(one, clock, "x")
-    assert not await holds(two, clock, "x")
+    assert await take_duty(one, clock, "x")
+    assert not await take_duty(two, clock, "x")
     await one.close()
-    assert await holds(two, clock, "x")
+    assert await take_duty(two, clock, "x")
     await two.close()

@@ -10,7 +10,7 @@ import pytest
 import redrive
 from redrive import Context, Effect, JobHandle, OutcomeUnknown, Redrive
 from redrive.core.store import Commit, Wanted
-from redrive.engine.inline_runs import OnTheSpot
+from redrive.engine.inline_runs import InlineRunner
 from redrive.errors import IllegalMove, InvalidInput, InvalidOption, StoreBusy
 from redrive.reports.timeline import tell
 from tests.support import FakeClock, eventually, soon
@@ -18,10 +18,10 @@ from tests.support import FakeClock, eventually, soon
 
 @pytest.fixture(autouse=True)
 def no_pauses(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def pause(self: OnTheSpot, seconds: float) -> None:
+    async def pause(self: InlineRunner, seconds: float) -> None:
         clock.advance(seconds)
 
-    monkeypatch.setattr(OnTheSpot, "_pause", pause)
+    monkeypatch.setattr(InlineRunner, "_pause", pause)
 
 
 class Half:

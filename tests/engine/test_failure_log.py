@@ -8,7 +8,7 @@ import pytest
 
 import redrive
 from redrive.engine import failure_log
-from redrive.engine.failure_log import loggable
+from redrive.engine.failure_log import make_loggable
 from redrive.failures.capture import capture, capture_name
 
 
@@ -66,8 +66,8 @@ SECRET = "sk-ant-api03-AbCdEfGhIjKlMnOpQrStUvWxYz0123456"
 
 def test_an_exception_without_secrets_is_logged_itself_and_one_with_a_secret_by_a_masked_twin() -> None:
     plain, leaking = raised(ValueError("no stone")), raised(ValueError(SECRET))
-    assert loggable(plain, capture(plain)) is plain
-    twin = loggable(leaking, capture(leaking))
+    assert make_loggable(plain, capture(plain)) is plain
+    twin = make_loggable(leaking, capture(leaking))
     assert twin is not leaking and type(twin).__name__ == "ValueError"
     assert SECRET not in "".join(traceback.format_exception(twin))
     assert twin.__traceback__ is leaking.__traceback__
@@ -77,7 +77,7 @@ def test_the_twin_keeps_the_chain_of_causes() -> None:
     inner = raised(KeyError(SECRET))
     outer = RuntimeError("outer")
     outer.__cause__ = inner
-    twin = loggable(outer, capture(outer))
+    twin = make_loggable(outer, capture(outer))
     assert twin is not None and twin.__cause__ is not None
     assert type(twin.__cause__).__name__ == "KeyError" and SECRET not in str(twin.__cause__)
 
@@ -88,7 +88,7 @@ def test_an_exception_that_hurts_its_reader_hurts_no_log() -> None:
             raise KeyboardInterrupt
 
     error = raised(Spiteful())
-    logged = loggable(error, capture_name(error))
+    logged = make_loggable(error, capture_name(error))
     assert "Spiteful" in "".join(traceback.format_exception(logged))
 
 

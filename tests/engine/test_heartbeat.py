@@ -10,9 +10,9 @@ import pytest
 from redrive import Context, Redrive
 from redrive.core.job import Job
 from redrive.core.store import Lease
-from redrive.engine.blocked_loop import waited
-from redrive.engine.heartbeat import Heart
-from redrive.engine.worker_registry import Blocked
+from redrive.engine.blocked_loop import has_waited_too_long
+from redrive.engine.heartbeat import Heartbeats
+from redrive.engine.worker_registry import BlockedLoop
 from redrive.stores.sqlite import SqliteStore
 from tests.stored_jobs import a_job, claimed, done
 from tests.support import DEADLINE, FakeClock, eventually, soon
@@ -31,7 +31,7 @@ def beat(store: SqliteStore, job: Job) -> int:
 async def test_the_leases_of_what_runs_are_renewed(store: SqliteStore, clock: FakeClock) -> None:
     job = await claimed(store, clock, options_json='{"lease": 0.3}')
     assert job.lease == 0.3
-    heart = Heart(store, asyncio.get_running_loop(), lambda: [job], lambda lease: None)
+    heart = Heartbeats(store, asyncio.get_running_loop(), lambda: [job], lambda lease: None)
     heart.start()
     try:
         await eventually(lambda: beat(store, job) >= 3)
@@ -43,7 +43,7 @@ async def test_a_lost_lease_is_told_on_the_workers_loop(store: SqliteStore, cloc
     job = await claimed(store, clock, options_json='{"lease": 0.3}')
     await store.apply([done(job, clock.now())])
     lost: list[tuple[Lease, threading.Thread]] = []
-    heart = Heart(
+    heart = Heartbeats(
         store,
         asyncio.get_running_loop(),
         lambda: [job],
@@ -69,7 +69,7 @@ async def test_a_heart_survives_a_store_that_fails(
             beats += 1
             raise OSError("the disk is gone")
 
-    heart = Heart(Failing(store.path), asyncio.get_running_loop(), lambda: [job], lambda lease: None)
+    heart = Heartbeats(Failing(store.path), asyncio.get_running_loop(), lambda: [job], lambda lease: None)
     heart.start()
     try:
         await eventually(lambda: beats >= 3)
@@ -84,7 +84,7 @@ async def test_a_blocked_loop_is_reported_with_the_tasks_name(
 ) -> None:
     """The task blocks the loop until the report is there, so only a thread can have made it."""
     monkeypatch.setattr("redrive.engine.heartbeat.BLOCKED_AFTER", 0.05)
-    monkeypatch.setitem(Heart.__init__.__kwdefaults__, "blocked_after", 0.05)
+    monkeypatch.setitem(Heartbeats.__init__.__kwdefaults__, "blocked_after", 0.05)
     monkeypatch.setattr("redrive.engine.heartbeat.PULSE_SECONDS", 0.05)
     seen: list[str] = []
     async with Redrive(tmp_path / "jobs.db") as rd:
@@ -130,7 +130,7 @@ async def test_a_lost_lease_cancels_the_task(tmp_path: Path) -> None:
 
 
 async def test_a_heart_without_work_only_waits(store: SqliteStore) -> None:
-    heart = Heart(store, asyncio.get_running_loop(), list, lambda lease: None)
+    heart = Heartbeats(store, asyncio.get_running_loop(), list, lambda lease: None)
     heart.start()
     await soon(heart.stop())
     assert heart.blocked is None
@@ -143,7 +143,7 @@ class Helper:
         self.silent: list[float] = []
         self.over = threading.Event()
 
-    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+    async def act(self, silent: float, blocked: BlockedLoop | None, *, told: bool) -> None:
         self.silent.append(silent)
 
     def ended(self) -> None:
@@ -153,7 +153,7 @@ class Helper:
 async def test_a_freeze_is_not_taken_for_a_blocked_loop(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a freeze of an hour, of the whole process, the loop counts as silent for a moment only."""
     helper, loop = Helper(), asyncio.get_running_loop()
-    heart = Heart(store, loop, list, lambda lease: None, helps=helper)
+    heart = Heartbeats(store, loop, list, lambda lease: None, helps=helper)
     now = 1000.0
     monkeypatch.setattr("redrive.engine.heartbeat.time.monotonic", lambda: now)
     await heart._look()
@@ -169,7 +169,7 @@ async def test_a_loop_that_does_not_answer_is_blocked_and_one_that_does_again_is
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helper, loop = Helper(), asyncio.get_running_loop()
-    heart = Heart(store, loop, list, lambda lease: None, helps=helper, named=lambda task: ("hog", "1" * 32))
+    heart = Heartbeats(store, loop, list, lambda lease: None, helps=helper, named=lambda task: ("hog", "1" * 32))
     now = 1000.0
     monkeypatch.setattr("redrive.engine.heartbeat.time.monotonic", lambda: now)
     for _ in range(8):
@@ -187,4 +187,4 @@ def test_a_blocked_loop_keeps_what_it_has_not_begun_for_seconds(
     clock: FakeClock, lease: float | None, kept: float
 ) -> None:
     job = a_job(clock, lease=lease)
-    assert waited(job, kept) and not waited(job, kept - 0.1)
+    assert has_waited_too_long(job, kept) and not has_waited_too_long(job, kept - 0.1)

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from redrive.engine import loop as loops
-from redrive.engine.loop import Loop, carried_through
+from redrive.engine.loop import Loop, carry_through
 from tests.support import eventually, soon
 
 
@@ -101,7 +101,7 @@ async def test_what_must_end_is_carried_through_however_often_somebody_cancels()
         await release.wait()
         over.append("done")
 
-    caller = asyncio.create_task(carried_through(work()))
+    caller = asyncio.create_task(carry_through(work()))
     for _ in range(3):
         await asyncio.sleep(0)
         caller.cancel()
@@ -120,7 +120,7 @@ async def test_an_error_of_what_is_carried_through_is_told_although_the_caller_w
         await release.wait()
         raise OSError("the disk")
 
-    caller = asyncio.create_task(carried_through(work()))
+    caller = asyncio.create_task(carry_through(work()))
     await asyncio.sleep(0)
     caller.cancel()
     release.set()

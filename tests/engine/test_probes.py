@@ -8,8 +8,8 @@ import pytest
 
 import redrive
 from redrive import Probe, Redrive
-from redrive.engine.inline_runs import OnTheSpot
-from redrive.engine.probes import COOL_DOWN, lacking
+from redrive.engine.inline_runs import InlineRunner
+from redrive.engine.probes import COOL_DOWN, find_missing
 from redrive.errors import InvalidOption
 from tests.support import FakeClock, soon
 
@@ -31,10 +31,10 @@ class Resource:
 
 @pytest.fixture(autouse=True)
 def no_pauses(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def pause(self: OnTheSpot, seconds: float) -> None:
+    async def pause(self: InlineRunner, seconds: float) -> None:
         clock.advance(seconds)
 
-    monkeypatch.setattr(OnTheSpot, "_pause", pause)
+    monkeypatch.setattr(InlineRunner, "_pause", pause)
 
 
 # The probe alone -----------------------------------------------------------------------------------------------------
@@ -168,12 +168,12 @@ async def test_a_plain_check_runs_in_a_thread(clock: FakeClock) -> None:
 @pytest.mark.behaviour("003-43")
 async def test_only_what_is_missing_is_named(clock: FakeClock) -> None:
     vault, mail = Resource("vault"), Resource("mail", up=False)
-    missing, recovered = await lacking([vault.probe, mail.probe], clock)
+    missing, recovered = await find_missing([vault.probe, mail.probe], clock)
     assert ([probe.name for probe in missing], recovered) == (["mail"], False)
     mail.up = True
     clock.advance(30)
-    assert await lacking([vault.probe, mail.probe], clock) == ([], True)
-    assert await lacking([vault.probe, mail.probe], clock) == ([], False)
+    assert await find_missing([vault.probe, mail.probe], clock) == ([], True)
+    assert await find_missing([vault.probe, mail.probe], clock) == ([], False)
 
 
 # Tasks that need something -------------------------------------------------------------------------------------------

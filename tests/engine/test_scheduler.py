@@ -13,12 +13,12 @@ from redrive.core.job import CYCLE, Job
 from redrive.core.lifecycle import deferred, held_back
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Filter, Outcome, Page, Put, Wanted
-from redrive.engine.approvals import asked, key_of, waits_for
+from redrive.engine.approvals import make_approval_hold, make_approval_key, put_approval
 from redrive.engine.bus import Bus, BusEvent
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.scheduler import HOUR, WEEK, Duty, Scheduler, prune
+from redrive.engine.scheduler import HOUR, WEEK, PeriodicDuty, Scheduler, prune
 from redrive.engine.worker import Worker
-from redrive.engine.worker_registry import Announcement, announced, joined
+from redrive.engine.worker_registry import Announcement, put_announcement, put_arrival
 from redrive.jobs.publishing_store import wrap_store
 from redrive.stores.sqlite import SqliteStore
 from tests.stored_jobs import a_job, claimed, dead, done, held, write
@@ -194,11 +194,11 @@ async def test_open_questions_hide_no_expired_one(store: SqliteStore, clock: Fak
     for expires in (86_400.0, 60.0, 86_400.0):
         running = await claimed(store, clock)
         key, approval = (
-            key_of(running.id, "go"),
+            make_approval_key(running.id, "go"),
             Approval("go on?", clock.now(), "it", expires_at=clock.now() + expires),
         )
-        move = held_back(running, clock.now(), because="approval", why="it asks", held_for=waits_for(key))
-        await store.apply([Commit((move,), (asked(key, approval),))])
+        move = held_back(running, clock.now(), because="approval", why="it asks", held_for=make_approval_hold(key))
+        await store.apply([Commit((move,), (put_approval(key, approval),))])
         jobs.append(running)
     clock.advance(61)
     await duties.expire_questions()
@@ -292,8 +292,8 @@ async def test_a_worker_that_comes_while_its_jobs_are_buried_keeps_them(
     async def beaten(group: Sequence[Commit]) -> list[Outcome]:
         if any(move.move == "buried" for commit in group for move in commit.transitions):
             monkeypatch.setattr(store, "apply", apply)
-            said = announced("late", Announcement(frozenset({"unknown"}), clock.now()))
-            await apply([Commit(puts=(said, joined(clock.now())))])
+            said = put_announcement("late", Announcement(frozenset({"unknown"}), clock.now()))
+            await apply([Commit(puts=(said, put_arrival(clock.now())))])
             if control:
                 group = [Commit(commit.transitions) for commit in group]
         return await apply(group)
@@ -355,7 +355,10 @@ def _recorded(duties: Scheduler, calls: list[str], name: str, error: Exception |
 
 async def test_each_duty_has_its_own_pace(duties: Scheduler, clock: FakeClock) -> None:
     calls: list[str] = []
-    duties._duties = [Duty(1.0, _recorded(duties, calls, "often")), Duty(60.0, _recorded(duties, calls, "rarely"))]
+    duties._duties = [
+        PeriodicDuty(1.0, _recorded(duties, calls, "often")),
+        PeriodicDuty(60.0, _recorded(duties, calls, "rarely")),
+    ]
     for _ in range(120):
         await duties.tick()
         clock.advance(1)
@@ -367,8 +370,8 @@ async def test_a_duty_that_fails_does_not_stop_the_others(
 ) -> None:
     calls: list[str] = []
     duties._duties = [
-        Duty(1.0, _recorded(duties, calls, "broken", RuntimeError("oh"))),
-        Duty(1.0, _recorded(duties, calls, "fine")),
+        PeriodicDuty(1.0, _recorded(duties, calls, "broken", RuntimeError("oh"))),
+        PeriodicDuty(1.0, _recorded(duties, calls, "fine")),
     ]
     for _ in range(3):
         await duties.tick()

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from redrive.engine.shutdown import Ending
+from redrive.engine.shutdown import ShutdownWatch
 
 
 @pytest.mark.behaviour("T-10d")
 async def test_a_signal_may_interrupt_the_handler_of_another_signal() -> None:
     """Every line of the handler is interrupted by a second signal. One that takes a lock would wait for itself."""
-    ending = Ending(lambda: (), 60.0)
+    ending = ShutdownWatch(lambda: (), 60.0)
     interrupted = 0
 
     def handle_twice() -> None:

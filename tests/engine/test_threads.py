@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redrive.engine.threads import MOST_GIVEN_UP, Threads, asked
+from redrive.engine.threads import MOST_GIVEN_UP, Threads, ask
 from tests.support import eventually, soon
 
 
@@ -69,27 +69,27 @@ async def test_a_plain_function_is_asked_in_a_daemon_thread_in_the_callers_conte
         return said.get() + more, threading.current_thread().daemon, threading.current_thread() is asyncio_thread
 
     asyncio_thread = threading.current_thread()
-    assert await soon(asked(where, "!")) == ("hello!", True, False)
+    assert await soon(ask(where, "!")) == ("hello!", True, False)
 
 
 async def test_an_async_function_and_one_that_returns_an_awaitable_are_awaited_here() -> None:
     async def here(more: int) -> tuple[int, threading.Thread]:
         return more, threading.current_thread()
 
-    assert await soon(asked(here, 1)) == (1, threading.current_thread())
-    assert await soon(asked(lambda: here(2))) == (2, threading.current_thread())
+    assert await soon(ask(here, 1)) == (1, threading.current_thread())
+    assert await soon(ask(lambda: here(2))) == (2, threading.current_thread())
 
 
 async def test_what_a_plain_function_raises_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        await soon(asked(lambda: 1 // 0))
+        await soon(ask(lambda: 1 // 0))
 
 
 async def test_nobody_waits_for_a_function_that_is_given_up() -> None:
     release = threading.Event()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await asked(release.wait, 20)
+            await ask(release.wait, 20)
     release.set()
 
 
@@ -105,7 +105,7 @@ async def test_a_function_whose_calls_all_hang_is_not_called_again_until_one_ret
         return number
 
     async def given_up(number: int) -> None:
-        waiting = asyncio.create_task(asked(hang, number))
+        waiting = asyncio.create_task(ask(hang, number))
         await soon(asyncio.to_thread(begun.acquire))
         waiting.cancel()
         await asyncio.wait({waiting})
@@ -113,14 +113,14 @@ async def test_a_function_whose_calls_all_hang_is_not_called_again_until_one_ret
     for number in range(MOST_GIVEN_UP):
         await given_up(number)
     with pytest.raises(TimeoutError, match="4 earlier calls have not returned"):
-        await asked(hang, 99)
-    assert await soon(asked(lambda: "another")) == "another"
+        await ask(hang, 99)
+    assert await soon(ask(lambda: "another")) == "another"
     assert calls == list(range(MOST_GIVEN_UP))
     release.set()
 
     async def answers() -> bool:
         try:
-            return await asked(hang, 100) == 100
+            return await ask(hang, 100) == 100
         except TimeoutError:
             return False
 
@@ -130,7 +130,7 @@ async def test_a_function_whose_calls_all_hang_is_not_called_again_until_one_ret
 def test_a_forked_child_does_not_count_calls_that_hang_in_its_parent() -> None:
     code = """
 import asyncio, os, threading
-from redrive.engine.threads import MOST_GIVEN_UP, asked_within
+from redrive.engine.threads import MOST_GIVEN_UP, ask_within
 
 released = threading.Event()
 def hang():
@@ -138,7 +138,7 @@ def hang():
 
 async def ask(seconds):
     try:
-        return await asked_within(seconds, hang)
+        return await ask_within(seconds, hang)
     except TimeoutError as error:
         return str(error)
 

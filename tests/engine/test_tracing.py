@@ -483,8 +483,8 @@ async def test_without_a_provider_nothing_is_kept_and_nothing_is_made(
     rd: redrive.Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_provider(monkeypatch, None)
-    assert tracing.tracer() is None
-    assert tracing.current_traceparent() is None
+    assert tracing.get_tracer() is None
+    assert tracing.get_traceparent() is None
     job = await rd.enqueue("elsewhere", {})
     assert (await job.refresh()).options_json is None
 

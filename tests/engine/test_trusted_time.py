@@ -1,6 +1,6 @@
 """What a process remembers of its clocks."""
 
-from redrive.engine.trusted_time import meet
+from redrive.engine.trusted_time import meet_clock
 from tests.support import FakeClock
 
 
@@ -9,5 +9,5 @@ def test_a_clock_is_not_taken_for_one_that_is_gone() -> None:
     for passed in (0.0, 5_000.0) * 20:
         clock = FakeClock()
         clock.advance(passed)
-        assert meet(clock).wall == clock.now()
+        assert meet_clock(clock).wall == clock.now()
         del clock

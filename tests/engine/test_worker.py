@@ -22,7 +22,7 @@ from redrive.core.store import Claim, Commit, Filter, Outcome, Store, Unknown, W
 from redrive.engine.breakers import Breakers
 from redrive.engine.settle import Settlement
 from redrive.engine.worker import Worker
-from redrive.engine.worker_registry import living
+from redrive.engine.worker_registry import list_living
 from redrive.errors import StoreBusy
 from tests import elsewhere
 from tests.engine.gate import Gate, look
@@ -748,7 +748,7 @@ async def test_a_task_that_is_registered_while_a_worker_runs_is_run_by_it(live: 
             return 1
 
         assert await (await late.enqueue()).result(3) == 1
-        (said,) = await living(live.store, live.clock.now())
+        (said,) = await list_living(live.store, live.clock.now())
         assert "late" in said.tasks
 
 

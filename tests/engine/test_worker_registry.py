@@ -5,20 +5,20 @@ import pytest
 
 from redrive.core.policy import Policy
 from redrive.core.store import Commit, Put
-from redrive.engine.queue_pauses import Switch, switched
+from redrive.engine.queue_pauses import QueuePause, put_pause
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.worker import Worker
 from redrive.engine.worker_registry import (
     ANNOUNCE_SECONDS,
     GONE_AFTER,
     Announcement,
-    Blocked,
-    announced,
-    blocked_loops,
-    living,
-    take_down,
-    unattended,
-    withdrawn,
+    BlockedLoop,
+    count_unattended,
+    drop_announcement,
+    forget_gone,
+    list_blocked_loops,
+    list_living,
+    put_announcement,
 )
 from redrive.stores.sqlite import SqliteStore
 from tests.stores.jobs import a_job
@@ -30,7 +30,7 @@ async def work() -> None: ...
 
 async def say(store: SqliteStore, worker: str, at: float) -> Announcement:
     said = Announcement(frozenset({"work"}), at, concurrency=4, running=1)
-    await store.apply([Commit(puts=(announced(worker, said),))])
+    await store.apply([Commit(puts=(put_announcement(worker, said),))])
     return said
 
 
@@ -40,7 +40,7 @@ async def test_a_worker_lives_until_it_was_silent_for_too_long(
 ) -> None:
     said = await say(store, "w1", clock.now())
     clock.advance(seconds)
-    assert await living(store, clock.now()) == [said] * lives
+    assert await list_living(store, clock.now()) == [said] * lives
 
 
 def test_some_announcements_may_be_late_before_a_worker_counts_as_gone() -> None:
@@ -51,7 +51,7 @@ async def test_whoever_is_gone_is_taken_down_and_whoever_lives_is_not(store: Sql
     await say(store, "gone", clock.now())
     clock.advance(GONE_AFTER + 1)
     await say(store, "here", clock.now())
-    await take_down(store, clock.now())
+    await forget_gone(store, clock.now())
     assert [document.key for document in await store.docs("worker")] == ["here"]
 
 
@@ -59,8 +59,8 @@ async def test_one_that_spoke_meanwhile_is_not_taken_down(store: SqliteStore, cl
     await say(store, "w1", clock.now())
     (seen,) = await store.docs("worker")
     said = await say(store, "w1", clock.now() + 1)
-    await store.apply([Commit(puts=(withdrawn("w1", seen.version),))])
-    assert await living(store, clock.now()) == [said]
+    await store.apply([Commit(puts=(drop_announcement("w1", seen.version),))])
+    assert await list_living(store, clock.now()) == [said]
 
 
 async def test_what_another_version_says_more_or_less_of_itself_is_no_trouble(
@@ -68,7 +68,7 @@ async def test_what_another_version_says_more_or_less_of_itself_is_no_trouble(
 ) -> None:
     other = msgspec.json.encode({"tasks": ["work"], "at": clock.now(), "mood": "good"})
     await store.apply([Commit(puts=(Put("worker", "w1", other),))])
-    assert await living(store, clock.now()) == [Announcement(frozenset({"work"}), clock.now())]
+    assert await list_living(store, clock.now()) == [Announcement(frozenset({"work"}), clock.now())]
 
 
 async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteStore, clock: FakeClock) -> None:
@@ -78,13 +78,13 @@ async def test_a_worker_says_what_it_knows_and_leaves_with_a_word(store: SqliteS
     worker.start()
 
     async def heard() -> bool:
-        return bool(await living(store, clock.now()))
+        return bool(await list_living(store, clock.now()))
 
     await eventually(heard)
-    (said,) = await living(store, clock.now())
+    (said,) = await list_living(store, clock.now())
     assert (said.tasks, said.concurrency, said.running) == ({"work"}, 7, 0)
     await worker.stop()
-    assert await living(store, clock.now()) == []
+    assert await list_living(store, clock.now()) == []
 
 
 @pytest.mark.parametrize(("concurrency", "one"), [(1, True), (2, False)])
@@ -93,13 +93,13 @@ def test_one_job_keeps_all_others_waiting_where_there_is_one_slot(concurrency: i
 
 
 async def test_what_blocks_a_living_worker_is_read_by_its_id(store: SqliteStore, clock: FakeClock) -> None:
-    blocked = Blocked("crawl", "0" * 24 + "deadbeef", clock.now())
+    blocked = BlockedLoop("crawl", "0" * 24 + "deadbeef", clock.now())
     told = Announcement(frozenset(), clock.now(), blocked=blocked)
-    await store.apply([Commit(puts=(announced("w1", told),))])
+    await store.apply([Commit(puts=(put_announcement("w1", told),))])
     await say(store, "w2", clock.now())
-    assert await blocked_loops(store, clock.now()) == [("w1", blocked)]
+    assert await list_blocked_loops(store, clock.now()) == [("w1", blocked)]
     assert str(blocked) == "task crawl (job deadbeef)"
-    assert await blocked_loops(store, clock.now() + GONE_AFTER + 1) == []
+    assert await list_blocked_loops(store, clock.now() + GONE_AFTER + 1) == []
 
 
 # ---- what nobody runs
@@ -116,14 +116,14 @@ async def test_what_no_living_worker_knows_is_run_by_nobody(store: SqliteStore, 
     for task in ("work", "greet", "greet"):
         await put(store, clock, "mail", task)
     await put(store, clock, "mail", "greet", due_in=60.0)
-    assert await unattended(store, clock.now()) == {("mail", "work"): 1, ("mail", "greet"): 2}
+    assert await count_unattended(store, clock.now()) == {("mail", "work"): 1, ("mail", "greet"): 2}
     await say(store, "w1", clock.now())
-    assert await unattended(store, clock.now()) == {("mail", "greet"): 2}
+    assert await count_unattended(store, clock.now()) == {("mail", "greet"): 2}
     clock.advance(60.0)
-    assert await unattended(store, clock.now()) == {("mail", "greet"): 3}
-    assert await unattended(store, clock.now(), due_for=60.0) == {("mail", "greet"): 2}
+    assert await count_unattended(store, clock.now()) == {("mail", "greet"): 3}
+    assert await count_unattended(store, clock.now(), due_for=60.0) == {("mail", "greet"): 2}
     clock.advance(GONE_AFTER)
-    assert (await unattended(store, clock.now()))["mail", "work"] == 1
+    assert (await count_unattended(store, clock.now()))["mail", "work"] == 1
 
 
 async def test_a_worker_for_some_queues_or_agents_leaves_the_others_to_nobody(
@@ -135,15 +135,15 @@ async def test_a_worker_for_some_queues_or_agents_leaves_the_others_to_nobody(
     registry.add(Handler("work", work, queue="mail", policy=Policy(), wants_context=False))
     limited = Worker(store, registry, clock, queues=["mail"], agents=["writer"])
     await limited._announce()
-    assert await unattended(store, clock.now()) == {("mail", "work"): 2, ("web", "work"): 1}
+    assert await count_unattended(store, clock.now()) == {("mail", "work"): 2, ("web", "work"): 1}
     await Worker(store, registry, clock, queues=["web"])._announce()
-    assert await unattended(store, clock.now()) == {("mail", "work"): 2}
+    assert await count_unattended(store, clock.now()) == {("mail", "work"): 2}
     await Worker(store, registry, clock)._announce()
-    assert await unattended(store, clock.now()) == {}
+    assert await count_unattended(store, clock.now()) == {}
 
 
 async def test_a_script_or_whoever_paused_a_queue_sees_to_its_jobs(store: SqliteStore, clock: FakeClock) -> None:
     await put(store, clock, "cycle:nightly", "step")
     await put(store, clock, "mail", "greet")
-    await store.apply([Commit(puts=(switched("mail", Switch(paused=True)),))])
-    assert await unattended(store, clock.now()) == {}
+    await store.apply([Commit(puts=(put_pause("mail", QueuePause(paused=True)),))])
+    assert await count_unattended(store, clock.now()) == {}

@@ -17,7 +17,7 @@ from redrive.core.documents import DUTY, PAGE
 from redrive.core.job import Job, State
 from redrive.core.policy import Rate
 from redrive.engine import scheduler
-from redrive.engine.duty_lease import holds
+from redrive.engine.duty_lease import take_duty
 from tests.chaos.processes import until
 from tests.nats import shared_server
 
@@ -204,7 +204,7 @@ async def test_a_page_goes_out_once_and_one_scheduler_has_each_role(
             holders = {role: await _holder(one, role) for role in scheduler.ROLES}
             for name, rd in (("one", one), ("two", two)):
                 for role in scheduler.ROLES:
-                    done[role, name] += await holds(rd.store, rd.clock, f"role/{role}")
+                    done[role, name] += await take_duty(rd.store, rd.clock, f"role/{role}")
         assert all(holders.values())
         assert sorted(Counter(role for (role, _), has in done.items() for _ in range(has)).values()) == [1, 1, 1, 1]
         assert len(await PAGE.all(one.store)) == 1
@@ -229,7 +229,7 @@ async def test_roles_run_alone_and_take_over_from_a_host_that_is_gone(
         async with one.fleet.roles("monitor", "triage", "retry"):
             await until("the first has them", lambda: _has(one, "triage"))
             async with two.fleet.roles("triage"):
-                assert not await holds(two.store, two.clock, "role/triage"), "one at a time"
+                assert not await take_duty(two.store, two.clock, "role/triage"), "one at a time"
         async with two.fleet.roles("triage"):
             await two.dead.defer(handle.id, owner="ada", until=0.2, who="ada")
             await until("it is a dead letter again", lambda: _is(two, handle.id, State.dead))

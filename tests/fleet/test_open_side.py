@@ -417,9 +417,9 @@ async def test_a_task_that_no_worker_knows_is_a_dead_letter_with_its_input(side:
 
 
 async def _announced(rd: Redrive) -> bool:
-    from redrive.engine.worker_registry import living
+    from redrive.engine.worker_registry import list_living
 
-    return any("review" in worker.tasks for worker in await living(rd.store, rd.clock.now()))
+    return any("review" in worker.tasks for worker in await list_living(rd.store, rd.clock.now()))
 
 
 @pytest.mark.behaviour("F-42")

@@ -617,12 +617,12 @@ async def test_trouble_with_the_look_at_dependents_is_not_the_step_s(
     async def fails(*_: object) -> Any:
         raise redrive.StoreError("no reader")
 
-    from redrive.engine.workflow_steps import Workflows
+    from redrive.engine.workflow_steps import WorkflowSteps
 
     with monkeypatch.context() as patched:
-        patched.setattr(Workflows, "companions", fails)
-        patched.setattr(Workflows, "_left_by", fails)
-        patched.setattr(Workflows, "mind", lambda *_: _nothing())
+        patched.setattr(WorkflowSteps, "companions", fails)
+        patched.setattr(WorkflowSteps, "_left_by", fails)
+        patched.setattr(WorkflowSteps, "mind", lambda *_: _nothing())
         with caplog.at_level(logging.WARNING):
             await soon(rd.drain())
     assert await states(handle) == {"a": "DONE", "b": "PENDING"}

@@ -25,7 +25,7 @@ import pytest
 from redrive.errors import InvalidPayload
 from redrive.failures.capture import capture
 from redrive.failures.classify import classify
-from redrive.http.delivery import TASK, DeliveryError, DeliveryPolicy, check_request, deliver, verdict
+from redrive.http.delivery import TASK, DeliveryError, DeliveryPolicy, check_request, deliver, judge_status
 from redrive.http.request import Secrets
 from tests.certificates import CA_CERTIFICATE, hashed_folder, resolve_to_loopback, server_context, write
 from tests.receiver import Seen, answer, receiving
@@ -124,7 +124,7 @@ async def test_any_key_becomes_one_safe_header(key: str, sent: str) -> None:
 def test_the_rule_for_every_status() -> None:
     by_rule: dict[str, list[int]] = {"ok": [], "retry": [], "permanent": []}
     for status in range(100, 1000):
-        by_rule[verdict(status)].append(status)
+        by_rule[judge_status(status)].append(status)
     assert by_rule["ok"] == list(range(200, 300))
     assert by_rule["retry"] == [408, 425, 429, *range(500, 600)]
 

@@ -13,7 +13,7 @@ import redrive
 from redrive import Blob, InvalidInput, InvalidOption, InvalidPayload, Item, JobNotReady, KeyReused, Redrive
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.store import Commit, Wanted
-from redrive.engine.attempt import Attempts
+from redrive.engine.attempt import AttemptRunner
 from redrive.engine.threads import Threads
 from tests.support import FakeClock, soon
 
@@ -147,7 +147,7 @@ async def test_no_program_brings_back_what_may_have_landed(rd: Redrive, how: str
 
     options = {"idempotency_key": "k", "on_duplicate": "redrive"}
     job = await pay.options(idempotency_key="k", on_lost="dead_letter").enqueue(7)
-    attempts = Attempts(rd.store, rd.registry, rd.clock, Threads())
+    attempts = AttemptRunner(rd.store, rd.registry, rd.clock, Threads())
     (claimed,) = (await rd.store.claim(Wanted(slots=1), "killed", rd.clock.now())).jobs
     await rd.store.apply([Commit((attempts.settle_lost(claimed, alone=False),))])
     assert (await job.refresh()).because == "outcome_unknown"

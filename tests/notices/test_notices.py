@@ -26,7 +26,7 @@ from redrive.core.notice import BURST, FOLD_SECONDS, Message, Notice
 from redrive.core.pain import Pain
 from redrive.core.store import MAX_PARTS, Applied, Commit, Filter
 from redrive.engine.bus import BusEvent
-from redrive.engine.worker_registry import living
+from redrive.engine.worker_registry import list_living
 from redrive.errors import ConfigError, InvalidInput
 from redrive.notices.courier import SEND_SECONDS, TURN_SECONDS, CourierState, name_of
 from tests.support import FakeClock, eventually, opened, process, soon
@@ -549,7 +549,7 @@ def test_a_channel_is_known_by_the_function_that_is_called() -> None:
 
 
 async def _announced(rd: Redrive) -> bool:
-    return bool(await living(rd.store, rd.clock.now()))
+    return bool(await list_living(rd.store, rd.clock.now()))
 
 
 async def test_saying_false_is_not_taking_it(database: Path, clock: FakeClock) -> None:

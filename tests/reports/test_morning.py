@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import redrive
 from redrive import InvalidOption, OutcomeUnknown
 from redrive.core.store import Commit, Tally
-from redrive.engine.worker_registry import GONE_AFTER, Announcement, announced
+from redrive.engine.worker_registry import GONE_AFTER, Announcement, put_announcement
 from redrive.reports.morning import (
     DAY,
     HOUR,
@@ -362,7 +362,7 @@ async def test_jobs_whose_task_no_live_worker_knows_are_told_after_an_hour(
 
 async def say(rd: redrive.Redrive, *tasks: str) -> None:
     """As a worker that knows these tasks does."""
-    said = announced("w1", Announcement(frozenset(tasks), rd.clock.now()))
+    said = put_announcement("w1", Announcement(frozenset(tasks), rd.clock.now()))
     await rd.store.apply([Commit(puts=(said,))])
 
 

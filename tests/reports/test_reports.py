@@ -14,7 +14,7 @@ import redrive
 from redrive import InvalidOption
 from redrive.core.notice import Message
 from redrive.core.store import Commit
-from redrive.engine.worker_registry import GONE_AFTER, Announcement, announced
+from redrive.engine.worker_registry import GONE_AFTER, Announcement, put_announcement
 from redrive.reports.periods import headline, percent
 from tests.fleet_hosts import HOUR, YEAR, Fleet, at
 from tests.support import FakeClock, PassingTime, eventually, soon
@@ -504,11 +504,11 @@ async def test_due_jobs_whose_task_no_live_worker_knows_are_an_issue_once_a_rest
         "Healthy: 4 pending, but no worker runs 4 of them: start a worker that knows their task."
     )
     clock.advance(GONE_AFTER)
-    said = announced("w1", Announcement(frozenset({"redrive.http", "wave"}), clock.now()))
+    said = put_announcement("w1", Announcement(frozenset({"redrive.http", "wave"}), clock.now()))
     await rd.store.apply([Commit(puts=(said,))])
     assert (await rd.health()).issues == ["greet: 3 jobs are due, and no live worker runs greet"]
     assert [queue.unattended for queue in await rd.numbers()] == [3]
-    for_others = announced("w2", Announcement(frozenset({"greet"}), clock.now(), queues=frozenset({"mail"})))
+    for_others = put_announcement("w2", Announcement(frozenset({"greet"}), clock.now(), queues=frozenset({"mail"})))
     await rd.store.apply([Commit(puts=(for_others,))])
     assert (await rd.health()).issues == [
         "greet: 3 jobs are due, and no live worker runs greet"

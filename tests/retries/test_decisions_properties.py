@@ -13,7 +13,7 @@ from redrive.core.agents import Agent, AgentFleet, Model
 from redrive.core.budget import find_overspent
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Budget, Failure, Options, State, Usage
 from redrive.core.policy import BACKOFFS, DEFAULT, Policy, merge
-from redrive.engine.settle import transition_for
+from redrive.engine.settle import make_transition
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.changes import Adapt, AddInstruction, CompressContext, SetModel, SimplifyTask, encode
 from redrive.retries.decision import LONGEST_WAIT, Abilities, Bury, Case, Decision, HoldBack, RetryLater
@@ -125,7 +125,7 @@ def is_told(case: Case, decision: Decision) -> None:
 
 def stays_within_its_bounds(case: Case, decision: Decision) -> None:
     attempt = an_attempt(case.job, "failed", failure=case.failure, cause=case.cause)
-    after = transition_for(case, decision, attempt).after(2)
+    after = make_transition(case, decision, attempt).after(2)
     assert after.payload == case.job.payload
     assert after.attempts - case.job.attempts in (0, 1)
     if isinstance(decision, RetryLater):
@@ -242,7 +242,7 @@ def live(details_in_order: list[str], policy: Policy, **how: Any) -> tuple[list[
         if not isinstance(decision, RetryLater):
             return made, run
         attempt = Attempt(run, "failed", now - 1, now, failure=failure, cause=case.cause)
-        after = transition_for(case, decision, attempt).after(run)
+        after = make_transition(case, decision, attempt).after(run)
         now += decision.delay
         job = msgspec.structs.replace(after, state=State.running, run=run + 1, started_at=now)
     return made, len(details_in_order)

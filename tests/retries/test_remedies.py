@@ -11,7 +11,7 @@ from redrive.core.agents import Agent, AgentFleet, Model
 from redrive.core.job import Attempt, Budget, Failure, Options, State
 from redrive.core.policy import DEFAULT, Policy, effective, merge
 from redrive.core.presets import PRESETS
-from redrive.engine.settle import transition_for
+from redrive.engine.settle import make_transition
 from redrive.failures.capture import capture_lost_lease
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.changes import (
@@ -314,7 +314,7 @@ def test_the_last_allowed_attempt_may_still_be_changed(detail: str) -> None:
     case = a_case(detail, run=3, **how)
     decision = decide(case)
     assert isinstance(decision, RetryLater)
-    after = transition_for(case, decision, attempt(detail, 3)).after(2)
+    after = make_transition(case, decision, attempt(detail, 3)).after(2)
     assert (after.attempts, after.allowed) == (3, 4), "never attempt 4 of 3"
 
 
@@ -711,7 +711,7 @@ def test_every_dead_letter_has_one_of_four_subclasses(detail: str) -> None:
     assert case.cause.subclass in ("Transient", "Logic", "Resource", "Authority")
     decision = decide(case)
     if isinstance(decision, Bury):
-        after = transition_for(case, decision, attempt(detail)).after(2)
+        after = make_transition(case, decision, attempt(detail)).after(2)
         assert (after.state, after.subclass) == (State.dead, case.cause.subclass)
 
 

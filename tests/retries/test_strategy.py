@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Cause, Ending, Failure, Job, State
 from redrive.core.policy import DEFAULT, Policy, merge
-from redrive.engine.settle import transition_for
+from redrive.engine.settle import make_transition
 from redrive.failures.capture import capture_lost_lease
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.decision import Bury, Case, Decision, HoldBack, RetryLater
@@ -226,7 +226,7 @@ def test_max_wait_says_what_is_long() -> None:
 @pytest.mark.behaviour("R-2c")
 def test_a_wait_that_was_asked_for_makes_no_job_older() -> None:
     case = a_case(LIMITED, Policy(max_age=60.0, jitter=0.0))
-    waiting = transition_for(case, decide(case), an_attempt(case.job, "failed", failure=LIMITED)).after(2)
+    waiting = make_transition(case, decide(case), an_attempt(case.job, "failed", failure=LIMITED)).after(2)
     assert (waiting.held_seconds, waiting.run_at) == (1800.0, case.now + 1800.0)
     again = {"first_failed_at": waiting.first_failed_at, "held_seconds": waiting.held_seconds, "attempts": 1}
     soon, late = waiting.run_at + 30.0, waiting.run_at + 90.0
@@ -278,7 +278,7 @@ def test_a_worker_death_costs_bystanders_nothing_but_is_counted() -> None:
     decision = crash(attempts=4)
     assert decision == RetryLater(0.0, decision.why, "run_again", costs_attempt=False, crashed=True)
     case = a_case(capture_lost_lease("w1"), attempts=4)
-    after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
+    after = make_transition(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.state, after.attempts, after.crashes, after.run_at) == (State.waiting, 4, 1, T0 + 10)
 
 
@@ -302,7 +302,7 @@ def test_deaths_alone_are_waited_out_before_they_are_a_crash_loop(before: int, e
     case = a_case(capture_lost_lease("w1"), crashes=2 + before, alone=True, history=deaths(before))
     decision = decide(case)
     assert (told(decision), decision.crashed) == (expected, True)  # type: ignore[union-attr]
-    after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
+    after = make_transition(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.crashes, after.attempts) == (3 + before, before > 2)
     assert after.lane == {2: "delayed", 3: "manual", 4: "manual"}.get(before)
     assert "ended while it ran alone" in decision.why and "first" in crash(alone=True).why
@@ -332,7 +332,7 @@ def test_what_happens_to_a_worker_from_outside_is_no_crash_of_its_jobs(ending: E
     assert isinstance(decision, RetryLater)
     assert (decision.delay, decision.crashed, decision.costs_attempt) == (0.0, False, False)
     assert words in decision.why and "died" not in decision.why and words in case.failure.message
-    after = transition_for(case, decision, an_attempt(case.job, "lost")).after(2)
+    after = make_transition(case, decision, an_attempt(case.job, "lost")).after(2)
     assert (after.state, after.attempts, after.crashes) == (State.waiting, 0, 2)
 
 
@@ -349,7 +349,7 @@ def test_a_job_that_was_interrupted_several_times_in_a_row_rests_longer_each_tim
 def test_a_failure_begins_the_count_of_crashes_anew() -> None:
     for policy in (QUIET, Policy(max_attempts=1)):
         case = a_case(NETWORK, policy, crashes=2)
-        assert transition_for(case, decide(case), an_attempt(case.job, "failed")).after(2).crashes == 0
+        assert make_transition(case, decide(case), an_attempt(case.job, "failed")).after(2).crashes == 0
 
 
 def test_on_lost_dead_letter_starts_nothing_twice() -> None:
@@ -391,7 +391,7 @@ def test_every_case_ends_in_a_move_that_the_lifecycle_has(
     policy = merge(Policy(strategy=strategy, max_age=1800.0), DEFAULT)
     case = Case(job, failure, cause, policy, T0, chance, idempotent, alone)
     decision = decide(case)
-    after = transition_for(case, decision, an_attempt(job, "failed", failure=failure, cause=cause)).after(2)
+    after = make_transition(case, decision, an_attempt(job, "failed", failure=failure, cause=cause)).after(2)
     assert after.attempts in (job.attempts, job.attempts + 1)
     if isinstance(decision, RetryLater):
         assert after.state is State.waiting

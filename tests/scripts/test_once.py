@@ -18,7 +18,7 @@ from redrive import BlockingContext, Context, OnceInProgress, OutcomeUnknown, Re
 from redrive.core.documents import OPEN_EFFECT
 from redrive.core.effects import EffectRecord, Holder, once_step
 from redrive.core.store import Commit
-from redrive.engine.once_runs import kept_alone
+from redrive.engine.once_runs import put_effect_alone
 from redrive.errors import EffectNotFound, InvalidOption, RedriveError
 from tests.support import FakeClock, soon
 
@@ -58,7 +58,7 @@ async def begun_elsewhere(rd: Redrive, key: str, process: str | None = None) -> 
         host = (await rd.store.process()).rsplit("-", 2)[0]
         process = f"{host}-1-abcdef"
     effect = EffectRecord("mail", key, "intended", rd.clock.now(), 0, process=process)
-    await rd.store.apply([Commit(puts=tuple(kept_alone(effect)))])
+    await rd.store.apply([Commit(puts=tuple(put_effect_alone(effect)))])
 
 
 # -- what is decided

@@ -32,7 +32,7 @@ from redrive.core.job import Failure, Job, State
 from redrive.core.lifecycle import MAX_GRANTS, Transition
 from redrive.core.policy import DEFAULT, Policy, merge
 from redrive.core.store import Applied, Commit, Filter, Lease, Outcome, Stale, Wanted
-from redrive.engine.settle import transition_for
+from redrive.engine.settle import make_transition
 from redrive.errors import IllegalMove, StoreError
 from redrive.failures.capture import capture_lost_lease
 from redrive.failures.classify import classify
@@ -247,7 +247,7 @@ class Jobs(RuleBasedStateMachine):
             job, outcome, self.now, failure=failure, cause=cause, decision=decision.why,
             fingerprint=fingerprint(failure, job.task),
         )  # fmt: skip
-        return self.commit(transition_for(case, decision, attempt))
+        return self.commit(make_transition(case, decision, attempt))
 
     # -- people
 

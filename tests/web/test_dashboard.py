@@ -19,7 +19,7 @@ from redrive.doors.dashboard.overview import KINDS, describe_kind, plot_failures
 from redrive.doors.dashboard.rendering import STATIC
 from redrive.doors.dashboard.site import Site
 from redrive.doors.web.feed import Feed, Tick
-from redrive.engine.worker_registry import living
+from redrive.engine.worker_registry import list_living
 from redrive.errors import StoreBusy
 from redrive.reports.activity import MoveCount, activity
 from redrive.reports.health import QueueNumbers
@@ -189,7 +189,7 @@ async def test_a_worker_that_knows_no_task_of_theirs_does_not_make_due_jobs_well
         await rd.enqueue_many("greet", [{}, {}])
 
         async def announced() -> bool:
-            return bool(await living(rd.store, rd.clock.now()))
+            return bool(await list_living(rd.store, rd.clock.now()))
 
         await eventually(announced)
         first = await soon(served.client.get("/"))

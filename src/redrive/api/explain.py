@@ -11,7 +11,7 @@ import msgspec
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.payload import encode
 from redrive.engine.registry import Handler
-from redrive.engine.settle import signal_in
+from redrive.engine.settle import find_signal
 from redrive.errors import Cancel, InvalidOption, Snooze
 from redrive.failures.capture import capture, guard_rule, qualified
 from redrive.failures.classify import DETAILS, RULE_NOTES, by_class
@@ -124,7 +124,7 @@ def _warn_of_rule(name: str, error: BaseException) -> None:
 
 def _decide(error: BaseException, case: Case, handler: Handler | None) -> Decision:
     """Decides about a failure. Signals that are no failures, and the task's own ways, come first."""
-    signal = signal_in(error)
+    signal = find_signal(error)
     if isinstance(signal, Snooze):
         return RetryLater(signal.seconds, str(signal), "snoozed", costs_attempt=False)
     if isinstance(signal, Cancel):

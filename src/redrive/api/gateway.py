@@ -19,14 +19,14 @@ from redrive.core.outcome import Outcome, outcome_of, shorten_result, unknown_ou
 from redrive.core.payload import check_kept, encode, encode_result
 from redrive.core.policy import REASONS
 from redrive.core.store import Filter, Store
-from redrive.engine.attempt import inspected
+from redrive.engine.attempt import inspect_result
 from redrive.engine.context import session_of
-from redrive.engine.inline_runs import Interrupted, OnTheSpot
-from redrive.engine.interrupts import Interrupts, ends_a_process, on_a_persons_thread
-from redrive.engine.probes import down, lacking
-from redrive.engine.queue_pauses import paused
+from redrive.engine.inline_runs import InlineRunner, Interrupted
+from redrive.engine.interrupts import Interrupts, ends_a_process, on_users_thread
+from redrive.engine.probes import find_missing, make_resource_down
+from redrive.engine.queue_pauses import read_pause
 from redrive.engine.registry import Handler
-from redrive.engine.threads import Raised, asked, finished
+from redrive.engine.threads import CarriedError, ask, finish
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, StoreError
 from redrive.failures.capture import capture
 from redrive.jobs.enqueuer import Enqueuer, SpoolUnusable, wants_back
@@ -56,21 +56,21 @@ class Gateway:
     def __init__(self, core: Core, enqueuer: Enqueuer) -> None:
         self._core = core
         self._enqueuer = enqueuer
-        self._spots: dict[asyncio.AbstractEventLoop, OnTheSpot] = {}
+        self._spots: dict[asyncio.AbstractEventLoop, InlineRunner] = {}
         self._late: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]] = {}
         """Calls that go on after their callers stopped waiting, by the event loop they run on."""
 
-    def _spot(self) -> OnTheSpot:
+    def _spot(self) -> InlineRunner:
         """Return what runs jobs in this event loop on the present store."""
         core, loop = self._core, asyncio.get_running_loop()
         spot = self._spots.get(loop)
         if spot is None or spot.store is not core.store:
             if spot is not None:
                 self._retire(spot)
-            spot = self._spots[loop] = OnTheSpot(core.store, core.registry, core.clock, "call", bus=core.bus)
+            spot = self._spots[loop] = InlineRunner(core.store, core.registry, core.clock, "call", bus=core.bus)
         return spot
 
-    def _retire(self, spot: OnTheSpot) -> None:
+    def _retire(self, spot: InlineRunner) -> None:
         """Stop one whose store was closed elsewhere, once the calls that it runs have ended."""
         others = self._late.get(asyncio.get_running_loop(), set()) - {asyncio.current_task()}
         self._go_on(_stop_after(others, spot))
@@ -142,7 +142,7 @@ class Gateway:
     async def _why_paused(self, queue: str) -> str | None:
         """Say why nothing starts in this queue now. A store that does not answer fails at the next write anyway."""
         try:
-            switch = await paused(self._core.store, queue)
+            switch = await read_pause(self._core.store, queue)
         except (StoreError, OSError) as error:
             log.warning("the store did not say whether the queue %s is paused: %s", queue, error)
             return None
@@ -199,19 +199,19 @@ class Gateway:
         check_kept(params, encoded, handler.signature)
         arguments = handler.signature.arguments(encoded.text)
         token = session_of.set(session)
-        back, value, interrupts = False, None, Interrupts(elsewhere=handler.is_async and on_a_persons_thread())
+        back, value, interrupts = False, None, Interrupts(elsewhere=handler.is_async and on_users_thread())
         interrupts.join()
         try:
             async with asyncio.timeout(limit if limit is not None else handler.timeout):
-                missing, back = await lacking(handler.requires, self._core.clock)
+                missing, back = await find_missing(handler.requires, self._core.clock)
                 if missing:
-                    raise down(missing, self._core.clock)
+                    raise make_resource_down(missing, self._core.clock)
                 value = await _call(handler, arguments)
-            failure = inspected(handler, value, handler.name)
+            failure = inspect_result(handler, value, handler.name)
         except BaseException as error:
             if _is_the_callers(error, interrupts):
                 raise
-            failure = capture(error.error if isinstance(error, Raised) else error, now=self._core.clock.now())
+            failure = capture(error.error if isinstance(error, CarriedError) else error, now=self._core.clock.now())
         finally:
             interrupts.leave()
             session_of.reset(token)
@@ -250,9 +250,9 @@ class Gateway:
             raise InvalidOption(field="operation_id", problem=f"the task {job.task!r} is not known here")
         if (stopped := await self._why_paused(job.queue)) is not None:
             return replace(await self.outcome(job), message=f"Not tried: {stopped}. Try again then.")
-        missing, back = await lacking(handler.requires, self._core.clock)
+        missing, back = await find_missing(handler.requires, self._core.clock)
         if missing:
-            message = f"Not tried: {down(missing, self._core.clock)}. Try again when it is there."
+            message = f"Not tried: {make_resource_down(missing, self._core.clock)}. Try again when it is there."
             return replace(await self.outcome(job), message=message)
         try:
             job = await self._bring_back(job, who)
@@ -300,7 +300,7 @@ class Gateway:
         }
 
 
-async def _stop_after(running: Collection[asyncio.Task[Any]], spot: OnTheSpot) -> None:
+async def _stop_after(running: Collection[asyncio.Task[Any]], spot: InlineRunner) -> None:
     try:
         if running:
             await asyncio.wait(running)
@@ -346,8 +346,8 @@ async def _answer(going: asyncio.Task[Outcome]) -> Outcome:
 async def _call(handler: Handler, arguments: dict[str, Any]) -> Any:
     """Calls a task's function; a plain function runs in a thread of its own."""
     if handler.is_async:
-        return await finished(await handler.function(**arguments))
-    return await asked(functools.partial(handler.function, **arguments))
+        return await finish(await handler.function(**arguments))
+    return await ask(functools.partial(handler.function, **arguments))
 
 
 def _show(job: Job) -> dict[str, Json]:

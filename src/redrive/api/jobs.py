@@ -19,10 +19,10 @@ from redrive.core.store import Event, Filter, MoveFilter, MovePage, Page, Put
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.orders import redriven
 from redrive.engine.consents import Consents
-from redrive.engine.effects import effects_of, kept
-from redrive.engine.paging import pages
-from redrive.engine.verify import nothing_landed
-from redrive.engine.worker_registry import living
+from redrive.engine.effects import put_effect, read_effects
+from redrive.engine.paging import read_pages
+from redrive.engine.verify import put_nothing_landed
+from redrive.engine.worker_registry import list_living
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.jobs.lookup import DEFAULT_WHO, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
@@ -154,7 +154,7 @@ class Jobs:
 
     async def waits_for_worker(self, job: Job) -> str | None:
         """Say that no live worker takes a job, and which task may be meant instead; None where one takes it."""
-        workers = await living(self._core.store, self._core.clock.now())
+        workers = await list_living(self._core.store, self._core.clock.now())
         if any(worker.takes(job.queue, job.task, job.agent) for worker in workers):
             return None
         announced = frozenset[str]().union(*(worker.tasks for worker in workers))
@@ -217,7 +217,7 @@ class Jobs:
     async def effects(self, id: str | None = None, *, agent: str | None = None) -> Sequence[EffectRecord]:
         """List the effects outside, as far as they are known: of one job, or of all, by agent."""
         job_id = (await find_job(self._core.store, id)).id if id is not None else None
-        return [effect for effect in await effects_of(self._core.store, job_id) if agent in (None, effect.agent)]
+        return [effect for effect in await read_effects(self._core.store, job_id) if agent in (None, effect.agent)]
 
     async def resolve(self, id: str, *, why: str, who: str = DEFAULT_WHO, landed: bool = True) -> Job:
         """Resolve an unknown outcome by hand. Landed: the job is done. Not landed: the job runs again."""
@@ -234,7 +234,7 @@ class Jobs:
                 return lifecycle.unblocked(job, now, who=who, why=why)
             return redriven(self._core, job, now, who, why)
 
-        puts = [*nothing_landed(job), *await self._note_absent(job, f"{who}: {why}")]
+        puts = [*put_nothing_landed(job), *await self._note_absent(job, f"{who}: {why}")]
         if len(puts) > TOGETHER:
             again(job, self._core.clock.now())  # raises before anything is written where the move is refused
         what = f"the effects of job {job.short_id} were noted as absent"
@@ -245,8 +245,8 @@ class Jobs:
         """Close a job's open effects by hand: they did not land."""
         now = self._core.clock.now()
         return [
-            kept(job.id, msgspec.structs.replace(effect, status="absent", at=now, note=note))
-            for effect in await effects_of(self._core.store, job.id)
+            put_effect(job.id, msgspec.structs.replace(effect, status="absent", at=now, note=note))
+            for effect in await read_effects(self._core.store, job.id)
             if effect.status in ("intended", "unknown")
         ]
 
@@ -261,7 +261,7 @@ class Jobs:
         if id is not None:
             jobs = [await find_job(self._core.store, id)]
         else:
-            of_session = pages(self._core.store, Filter(session_id=session_id), PAGE)
+            of_session = read_pages(self._core.store, Filter(session_id=session_id), PAGE)
             jobs = [job async for page in of_session for job in page]
         jobs += await self._investigations([job.id for job in jobs])
         for job in jobs:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redrive.core.checks import MOST_NAMED, check_name, check_words
 from redrive.core.commit import commit
 from redrive.core.store import Filter
-from redrive.engine.queue_pauses import Switch, paused_queues, switched
+from redrive.engine.queue_pauses import QueuePause, put_pause, read_paused_queues
 from redrive.errors import InvalidInput
 from redrive.jobs.lookup import DEFAULT_WHO
 from redrive.reports.gather_workforce import paces
@@ -37,9 +37,9 @@ class Queues:
         """Measure how fast every queue goes: it costs more than the numbers, which may be read more often."""
         return await paces(self._core, "queue")
 
-    async def paused(self) -> dict[str, Switch]:
+    async def paused(self) -> dict[str, QueuePause]:
         """Return the paused queues by name, with who paused each, when and why."""
-        return await paused_queues(self._core.store)
+        return await read_paused_queues(self._core.store)
 
     async def doubt(self, name: str) -> str | None:
         """Say why there may be no such queue: it has no policy, and no job was ever in it; else None."""
@@ -59,14 +59,14 @@ class Queues:
         """
         if not new and (doubt := await self.doubt(check_name("queue", name))) is not None:
             raise InvalidInput(field="queue", problem=f"there is no queue {name!r}: {doubt}")
-        await self._set(name, Switch(True, who, why, self._core.clock.now()))
+        await self._set(name, QueuePause(True, who, why, self._core.clock.now()))
 
     async def resume(self, name: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> None:
-        await self._set(name, Switch(False, who, why, self._core.clock.now()))
+        await self._set(name, QueuePause(False, who, why, self._core.clock.now()))
 
-    async def _set(self, name: str, switch: Switch) -> None:
+    async def _set(self, name: str, switch: QueuePause) -> None:
         check_name("queue", name)
         check_words(switch.who, switch.why)
         done = "paused" if switch.paused else "resumed"
-        await commit(self._core.store, puts=[switched(name, switch)], what=f"queue {name} was {done}")
+        await commit(self._core.store, puts=[put_pause(name, switch)], what=f"queue {name} was {done}")
         self._workers.tell(lambda worker: worker.refresh())

@@ -196,7 +196,7 @@ class TaskMethods:
         async def send(job: Job, request: Mapping[str, Any]) -> dict[str, Any]:
             from redrive.http import delivery
 
-            key, traceparent = outside_key(job), tracing.current_traceparent() or job.options.traceparent
+            key, traceparent = outside_key(job), tracing.get_traceparent() or job.options.traceparent
             policy = self.core.settings.delivery
             return await delivery.deliver(request, idempotency_key=key, traceparent=traceparent, policy=policy)
 

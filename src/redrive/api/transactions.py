@@ -73,7 +73,7 @@ class Transactions:
         """Make rows with ids of their own: the same key twice in one transaction must not fail the second."""
         from redrive.stores.inbox import namespace_of
 
-        tracer, jobs = tracing.tracer(), [ready.job for ready in prepared]
+        tracer, jobs = tracing.get_tracer(), [ready.job for ready in prepared]
         if tracer is not None:
             with tracer.sending(jobs) as sent:
                 jobs = list(sent.jobs)

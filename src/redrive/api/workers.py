@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from redrive.config import check_work
 from redrive.core.checks import check_names
 from redrive.engine.interrupts import STOPPING
-from redrive.engine.loop import Loop, carried_through, first_of
+from redrive.engine.loop import Loop, carry_through, wait_for_first
 from redrive.engine.scheduler import Scheduler
-from redrive.engine.shutdown import Ending
+from redrive.engine.shutdown import ShutdownWatch
 from redrive.engine.worker import Worker
 from redrive.errors import StoreFailed
 from redrive.notices.courier import Courier
@@ -81,10 +81,10 @@ class Workers:
         courier = self._notices.courier()
         return [courier] if courier is not None else []
 
-    def make_ending(self, grace: float | None, status: int = 0) -> Ending:
+    def make_ending(self, grace: float | None, status: int = 0) -> ShutdownWatch:
         """Makes what ends this process after the grace where it is told to end and a task blocks the event loop."""
         seconds = self._core.settings.grace if grace is None else grace
-        return Ending(lambda: self.running, seconds, status)
+        return ShutdownWatch(lambda: self.running, seconds, status)
 
     # -- running them
 
@@ -105,7 +105,7 @@ class Workers:
                 loop.start()
             yield worker
         finally:
-            await carried_through(self._dismiss(running))
+            await carry_through(self._dismiss(running))
 
     async def _dismiss(self, running: Sequence[Loop]) -> None:
         """Stops the loops. The store stays open until they have stopped."""
@@ -128,7 +128,7 @@ class Workers:
         """Runs a worker until SIGTERM or SIGINT, then stops it gracefully. Raises StoreFailed if the store failed."""
         with self._until_signalled(options.get("grace")) as stopping:
             async with self._core.holder.hold(closes=True), self.worker(**options):
-                await first_of(stopping.wait(), self._core.store.until_failed())
+                await wait_for_first(stopping.wait(), self._core.store.until_failed())
                 self._core.store.hurry()
                 failure = await self.failure()
             if failure is not None:
@@ -233,7 +233,7 @@ class WorkerMethods:
         """Return the error that a store which stopped itself raises from then on; None while the store works."""
         return await self._workers.failure()
 
-    def make_ending(self, grace: float | None, status: int = 0) -> Ending:
+    def make_ending(self, grace: float | None, status: int = 0) -> ShutdownWatch:
         return self._workers.make_ending(grace, status)
 
     def lifespan(self, *, worker: bool = False, **options: Any) -> Callable[[Any], AbstractAsyncContextManager[None]]:

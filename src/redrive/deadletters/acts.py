@@ -40,7 +40,7 @@ from redrive.deadletters.triage import (
     overwritten,
 )
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, Decided, Note, Verb
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.workflow_steps import companions_of
 from redrive.errors import InvalidInput, JobError, StaleJob
@@ -185,7 +185,7 @@ class Acts:
         chosen = filter_of_many(verb, ids, filters, all=all)
         if chosen is None:
             return await self._find_ids(ids)
-        return [job.id async for jobs in pages(self._core.store, chosen, PAGE) for job in jobs]
+        return [job.id async for jobs in read_pages(self._core.store, chosen, PAGE) for job in jobs]
 
     async def _find_ids(self, ids: Sequence[str]) -> list[str]:
         """Every id in full; a part that only one job has is enough."""

@@ -25,11 +25,11 @@ from redrive.deadletters.acts import Acts
 from redrive.deadletters.orders import SIZE_WITH_DOCUMENTS, Order
 from redrive.deadletters.verbs import Decided
 from redrive.engine.consents import Consents
-from redrive.engine.duty_lease import holds
-from redrive.engine.effects import effects_of
+from redrive.engine.duty_lease import take_duty
+from redrive.engine.effects import read_effects
 from redrive.engine.inputs import preflight
-from redrive.engine.paging import pages
-from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.paging import read_pages
+from redrive.engine.queue_pauses import read_paused_queues
 from redrive.engine.registry import Handler
 from redrive.errors import IllegalMove
 from redrive.retries.breaker import BREAKER, Breaker, name_of_key, verdict
@@ -120,7 +120,7 @@ class Comebacks:
         return await self._round(groups, firsts)
 
     async def _round(self, groups: Sequence[Returning], firsts: Sequence[Kept[First]]) -> int:
-        self._paused = frozenset(await paused_queues(self._core.store))
+        self._paused = frozenset(await read_paused_queues(self._core.store))
         self._breakers = {kept.key: kept.value for kept in await BREAKER.all(self._core.store)}
         under_way = {kept.key: kept.value for kept in firsts if await self._under_way(kept)}
         now = self._core.clock.now()
@@ -142,7 +142,7 @@ class Comebacks:
         """Whether this process brings back this task's dead letters: one process that has its code, at a time."""
         if group.task not in self._core.registry.handlers or group.queue in self._paused:
             return False
-        return await holds(self._core.store, self._core.clock, f"{DUTY}/{group.task}")
+        return await take_duty(self._core.store, self._core.clock, f"{DUTY}/{group.task}")
 
     # -- the first of a group
 
@@ -267,7 +267,7 @@ class Comebacks:
         """The ones of a group that are due by then, with their histories, the oldest first."""
         by = self._core.clock.now() + within
         chosen = Filter(states=(State.dead,), fingerprint=fingerprint, held_for=waits_for, returns_by=by)
-        async for found in pages(self._core.store, chosen, PAGE, oldest=True):
+        async for found in read_pages(self._core.store, chosen, PAGE, oldest=True):
             for job in await self._core.store.get([job.id for job in found]):
                 yield job
 
@@ -294,7 +294,7 @@ class Comebacks:
     async def _forbidden(self, job: Job, handler: Handler) -> str | None:
         """Why only a person may bring it back; None where nothing speaks against it."""
         core, now = self._core, self._core.clock.now()
-        effects = [] if handler.idempotent else await effects_of(core.store, job.id)
+        effects = [] if handler.idempotent else await read_effects(core.store, job.id)
         if (why := hands_off(job, effects)) is not None:
             return why
         if handler.consent and not await Consents(core.store, core.clock).covers(job, handler):

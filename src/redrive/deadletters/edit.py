@@ -34,9 +34,9 @@ from redrive.deadletters.redrives.moves import is_deferred
 from redrive.deadletters.redrives.selection import filter_in_words, judge_job, select, token_of_seal, without_id
 from redrive.deadletters.triage import GONE
 from redrive.deadletters.verbs import VERBS
-from redrive.engine.approvals import questions_of
-from redrive.engine.consents import quoted
-from redrive.engine.effects import effects_of
+from redrive.engine.approvals import read_approvals_of
+from redrive.engine.consents import quote_session
+from redrive.engine.effects import read_effects
 from redrive.errors import InvalidInput, JobError
 from redrive.jobs.lookup import DEFAULT_WHO, find_job
 
@@ -197,11 +197,11 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
 
 async def _list_voided(core: Core, job: Job) -> list[str]:
     """Consents and approvals that are bound to the input as it is."""
-    approvals = [one for one in await questions_of(core.store, job.id) if one.answer == "approved"]
+    approvals = [one for one in await read_approvals_of(core.store, job.id) if one.answer == "approved"]
     found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
     now, subject = core.clock.now(), subject_of(job)
     if job.session_id is not None:
-        for _, grant, _ in await GRANT.all(core.store, f"{quoted(job.session_id)}/"):
+        for _, grant, _ in await GRANT.all(core.store, f"{quote_session(job.session_id)}/"):
             bound = grant.subject == subject or (grant.agent is not ANY_AGENT and grant.job_id == job.id)
             if bound and grant.revoked_at is None and (grant.expires_at is None or now < grant.expires_at):
                 found.append(f"the consent of {grant.by} to {grant.scope}")
@@ -217,7 +217,7 @@ _THEN: Final = {
 
 
 async def _effects(core: Core, job: Job) -> list[EffectChoice]:
-    effects = await effects_of(core.store, job.id)
+    effects = await read_effects(core.store, job.id)
     return [EffectChoice(effect.name, effect.status, _THEN[effect.status]) for effect in effects]
 
 

@@ -26,7 +26,7 @@ from redrive.deadletters.group_alerts import (
     silence,
 )
 from redrive.deadletters.new_groups import New, Newcomers, newcomers, oldest
-from redrive.engine.deploys import latest
+from redrive.engine.deploys import read_last_deploy
 from redrive.errors import InvalidInput, StoreError
 from redrive.jobs.lookup import DEFAULT_WHO
 
@@ -292,7 +292,7 @@ FEW: Final = 30
 async def gather_new_groups(core: Core) -> Newcomers:
     """Selects the groups with dead letters that are neither resolved nor ignored."""
     store, now = core.store, core.clock.now()
-    deploy = await latest(store)
+    deploy = await read_last_deploy(store)
     since = oldest(now, deploy)
     fresh = [group for group in await store.groups(since=since) if group.first_at >= since]
     known = await read_states(store, [group.fingerprint for group in fresh])

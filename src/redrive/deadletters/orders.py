@@ -22,10 +22,10 @@ from redrive.core.workflow import OUTPUT
 from redrive.deadletters import verbs
 from redrive.deadletters.input_edits import fields_of, find_quoted, outside_texts
 from redrive.deadletters.verbs import NOTE_LIMIT, Decided, Verb
-from redrive.engine.effects import effects_of
-from redrive.engine.effects import forgotten as forgotten_effect
-from redrive.engine.inputs import effective, preflight
-from redrive.engine.verify import nothing_landed
+from redrive.engine.effects import drop_effect as forgotten_effect
+from redrive.engine.effects import read_effects
+from redrive.engine.inputs import make_effective_input, preflight
+from redrive.engine.verify import put_nothing_landed
 from redrive.engine.workflow_steps import is_step
 from redrive.errors import InvalidInput, InvalidOption, JobNotReady
 from redrive.retries.changes import decode, diff, merge
@@ -240,7 +240,7 @@ def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
     """Tells what differs from what the next run would be given, with what looks like a secret masked."""
     handler = core.registry.handlers.get(job.task)
     adapt, count = handler.adapt if handler else None, core.registry.count
-    now = effective(job, handler, core.registry).payload
+    now = make_effective_input(job, handler, core.registry).payload
     lines = diff(redact(now), redact(dict(payload)), adapt=adapt, count=count)
     return lines or (["a value that is not shown was changed"] if diff(now, dict(payload)) else [])
 
@@ -272,11 +272,11 @@ class Forgotten(NamedTuple):
 async def forgotten(store: Store, job: Job, repeat: Sequence[str] = ()) -> Forgotten:
     """Steps, what to look for outside, and the effects to be done again."""
     if repeat:
-        effects = [effect.name for effect in await effects_of(store, job.id)]
+        effects = [effect.name for effect in await read_effects(store, job.id)]
         if unknown := set(repeat) - set(effects):
             known = ", ".join(effects) or "none"
             raise InvalidInput(field="repeat", problem=f"{min(unknown)!r} is no effect of this job; there are {known}")
     steps = [STEP.drop(kept.key) for kept in await STEP.all(store, f"{job.id}/")]
-    puts = [*nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
+    puts = [*put_nothing_landed(job), *(forgotten_effect(job.id, name) for name in repeat)]
     room = max(0, KEPT - len(puts))
     return Forgotten([*puts, *steps[:room]], steps[room:])

@@ -24,30 +24,30 @@ class Question(NamedTuple):
         return APPROVAL.put(self.key, approval, self.version)
 
 
-def key_of(job_id: str, name: str = "") -> str:
+def make_approval_key(job_id: str, name: str = "") -> str:
     """Without a name, what those of all its questions begin with."""
     return f"{job_id}/{name}"
 
 
-def waits_for(key: str) -> str:
+def make_approval_hold(key: str) -> str:
     """What a job is held for that waits for an answer."""
     return f"{_HELD_FOR}{key}"
 
 
-def asked(key: str, approval: Approval) -> Put:
+def put_approval(key: str, approval: Approval) -> Put:
     return APPROVAL.put(key, approval)
 
 
-async def question(store: Store, key: str) -> Question | None:
+async def read_question(store: Store, key: str) -> Question | None:
     kept = await APPROVAL.get(store, key)
     return Question(*kept) if kept is not None else None
 
 
-async def question_of(store: Store, job: Job) -> Question | None:
+async def read_question_of(store: Store, job: Job) -> Question | None:
     """The one that a held job waits for; None where a framework inside the task has asked, and keeps it itself."""
-    return await question(store, job.held_for.removeprefix(_HELD_FOR)) if job.held_for else None
+    return await read_question(store, job.held_for.removeprefix(_HELD_FOR)) if job.held_for else None
 
 
-async def questions_of(store: Store, job_id: str) -> list[Approval]:
+async def read_approvals_of(store: Store, job_id: str) -> list[Approval]:
     """All that it ever asked, with the answers."""
-    return [kept.value for kept in await APPROVAL.all(store, key_of(job_id))]
+    return [kept.value for kept in await APPROVAL.all(store, make_approval_key(job_id))]

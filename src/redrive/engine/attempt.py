@@ -21,14 +21,14 @@ from redrive.engine.consents import Consents
 from redrive.engine.context import NOBODY, LeaseLost, context_of, session_of
 from redrive.engine.inputs import Inputs, Rejected
 from redrive.engine.interrupts import ends_a_process
-from redrive.engine.probes import down, lacking
+from redrive.engine.probes import find_missing, make_resource_down
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.settle import Settlement, signal_in
-from redrive.engine.threads import NOT_RUN, Raised, Threads, finished
-from redrive.engine.tracing import Tracer, tracer
+from redrive.engine.settle import Settlement, find_signal
+from redrive.engine.threads import NOT_RUN, CarriedError, Threads, finish
+from redrive.engine.tracing import Tracer, get_tracer
 from redrive.engine.verify import Verifier
 from redrive.engine.worker_registry import was_stopping
-from redrive.engine.workflow_steps import Workflows, is_step
+from redrive.engine.workflow_steps import WorkflowSteps, is_step
 from redrive.errors import InvalidPayload, StoreError
 from redrive.failures.capture import capture, capture_name, capture_own_signal, capture_timeout, find_soft_failure
 from redrive.failures.soft import NO_FAILURE
@@ -42,7 +42,7 @@ STOP_SECONDS: Final = 1.0
 UNMARKED: Final = "the store did not confirm that it was to run alone"
 
 
-class Attempts:
+class AttemptRunner:
     """Runs jobs and says what must be committed for each. Knows nothing of slots, claims or leases."""
 
     def __init__(
@@ -58,8 +58,8 @@ class Attempts:
         """Payloads of no more characters than this need no look at their contents."""
         self._inputs = Inputs(store, registry, clock)
         self._consents = Consents(store, clock)
-        self.workflows = Workflows(store, clock)
-        self._tracer = tracer()
+        self.workflows = WorkflowSteps(store, clock)
+        self._tracer = get_tracer()
         self.stopping: Callable[[], bool] = lambda: False
         """Whoever runs these attempts was told to stop: no failure of those that run."""
         self.dying: Callable[[], bool] = lambda: False
@@ -110,7 +110,7 @@ class Attempts:
         except Rejected as rejected:
             return Commit((self.settlement.rejected(state.job, rejected.verdict),))
         except BaseException as raised:  # noqa: BLE001 - this is the place where failures are kept
-            error = raised.error if isinstance(raised, Raised) else raised
+            error = raised.error if isinstance(raised, CarriedError) else raised
             if self._is_the_persons(error, state):
                 raise error from None
             return await self._settle(error, state)
@@ -134,7 +134,7 @@ class Attempts:
         """Settle an attempt that returned. A value whose own methods end a process is a failure of its task."""
         try:
             plain = state.handler.result_policy is True and type(value) in NO_FAILURE
-            failure = None if plain else inspected(state.handler, value, state.job.id)
+            failure = None if plain else inspect_result(state.handler, value, state.job.id)
             if failure is None:
                 return await self.settlement.succeeded(state, value)
         except (Exception, asyncio.CancelledError):
@@ -152,12 +152,12 @@ class Attempts:
         if held is not None:
             return Commit((held,))
         if handler.requires:
-            missing, state.recovered = await lacking(handler.requires, self._clock)
+            missing, state.recovered = await find_missing(handler.requires, self._clock)
             if missing:
                 landed = await self.settlement.landed(state)
                 if landed is not None:
                     return landed
-                raise down(missing, self._clock)
+                raise make_resource_down(missing, self._clock)
         parked = await self.breakers.gate(job, handler)
         if parked is not None:
             return Commit((parked,))
@@ -203,7 +203,7 @@ class Attempts:
             return await self._settle_with_the_loop(error, state)
         if isinstance(error, _TimedOut):
             return await settlement.failed(state, capture_timeout(error.seconds))
-        signal = signal_in(error)
+        signal = find_signal(error)
         if signal is not None:
             return await settlement.signalled(state, signal)
         failure, witness = self._capture(error, state), getattr(error, "witness", None)
@@ -278,7 +278,7 @@ class Attempts:
             if limit is not None:
                 return await _within(limit, _to_end(handler.function(*args, **arguments)), state)
             value = await handler.function(*args, **arguments)
-            return await finished(value) if isinstance(value, NOT_RUN) else value
+            return await finish(value) if isinstance(value, NOT_RUN) else value
         finally:
             running_attempt.reset(token)
             session_of.reset(session)
@@ -309,14 +309,14 @@ class Attempts:
             state.overran = limit if state.late else None
         if not isinstance(value, NOT_RUN):
             return value
-        return await (finished(value) if limit is None else _within(limit, finished(value), state))
+        return await (finish(value) if limit is None else _within(limit, finish(value), state))
 
 
 async def _to_end(work: Any) -> Any:
-    return await finished(await work)
+    return await finish(await work)
 
 
-def inspected(handler: Handler, value: object, whose: str) -> Failure | None:
+def inspect_result(handler: Handler, value: object, whose: str) -> Failure | None:
     """A returned value that says that it failed."""
     policy = handler.result_policy
     if policy is True:

@@ -11,9 +11,9 @@ from redrive.core.commit import apply_each, try_commit
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Filter, Put, Store, Unknown
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.runners import Key
-from redrive.engine.worker_registry import ANNOUNCE_SECONDS, Blocked
+from redrive.engine.worker_registry import ANNOUNCE_SECONDS, BlockedLoop
 
 log = logging.getLogger("redrive.worker")
 LOOK_SECONDS: Final = 2.0
@@ -26,7 +26,7 @@ KEPT_SECONDS: Final = 5.0
 """An event loop that is silent for so long is said to be blocked, and what it has not begun is given back."""
 
 
-class Relieved(Protocol):
+class RelievedWorker(Protocol):
     """What a worker lets the thread of its heartbeats do. Each of these may be called from any thread."""
 
     id: str
@@ -43,27 +43,27 @@ class Relieved(Protocol):
     def release(self, job: Job, why: str) -> Transition:
         """The move that gives an unbegun job back."""
 
-    def announcement(self, blocked: Blocked | None) -> Put:
+    def announcement(self, blocked: BlockedLoop | None) -> Put:
         """What the worker says of itself."""
 
     def recovered(self) -> None:
         """The event loop answers again."""
 
 
-class Relief:
+class LoopRelief:
     """Acts for a worker in the thread of its heartbeats. A job is given back only if it has not begun."""
 
-    def __init__(self, worker: Relieved, store: Store) -> None:
+    def __init__(self, worker: RelievedWorker, store: Store) -> None:
         self._worker = worker
         self._store = store
         self._held: dict[Key, Job] = {}
         """Kept from beginning, and not yet given back."""
         self._looked = float("-inf")
-        self._announced: tuple[Blocked | None, float] = (None, float("-inf"))
+        self._announced: tuple[BlockedLoop | None, float] = (None, float("-inf"))
         self.hurried = False
         """The process was told to end: what has not begun will not."""
 
-    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+    async def act(self, silent: float, blocked: BlockedLoop | None, *, told: bool) -> None:
         if blocked is None:
             await self._hand_in("the worker's event loop was blocked")
             return
@@ -76,7 +76,7 @@ class Relief:
         self._announced = (None, float("-inf"))
         self._worker.recovered()
 
-    async def _announce(self, blocked: Blocked) -> None:
+    async def _announce(self, blocked: BlockedLoop) -> None:
         """Says in the store what blocks the worker, so that every other process can read it."""
         said, at = self._announced
         if said == blocked and time.monotonic() - at < ANNOUNCE_SECONDS:
@@ -84,7 +84,7 @@ class Relief:
         self._announced = blocked, time.monotonic()
         await try_commit(self._store, puts=[self._worker.announcement(blocked)], what="a blocked worker was announced")
 
-    async def _give_back(self, silent: float, blocked: Blocked) -> None:
+    async def _give_back(self, silent: float, blocked: BlockedLoop) -> None:
         jobs = [*self._worker.withdraw(silent), *await self._not_arrived(silent)]
         self._held |= {(job.id, job.token): job for job in jobs}
         await self._hand_in(f"it had not begun, and the worker's event loop was blocked by {blocked}")
@@ -108,11 +108,11 @@ class Relief:
             return []
         self._looked = time.monotonic()
         late: list[Job] = []
-        async for page in pages(self._store, Filter(states=(State.running,)), PAGE):
-            late += [job for job in page if job.worker == self._worker.id and waited(job, silent)]
+        async for page in read_pages(self._store, Filter(states=(State.running,)), PAGE):
+            late += [job for job in page if job.worker == self._worker.id and has_waited_too_long(job, silent)]
         return self._worker.refuse(late) if late else []
 
 
-def waited(job: Job, silent: float) -> bool:
+def has_waited_too_long(job: Job, silent: float) -> bool:
     """Whether an event loop that was silent for so long keeps this unbegun job for too long."""
     return silent >= min(KEPT_SECONDS, (job.lease or 3 * KEPT_SECONDS) / 3)

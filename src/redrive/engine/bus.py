@@ -45,7 +45,7 @@ _TOLD_AS: Final = {
 }
 
 
-def told(transition: Transition) -> BusEvent:
+def make_move_event(transition: Transition) -> BusEvent:
     """The event of a committed move."""
     job, move = transition.job, transition.move
     data: dict[str, Any] | None = None
@@ -57,7 +57,7 @@ def told(transition: Transition) -> BusEvent:
     return BusEvent(_TOLD_AS.get(move, move), job.queue, transition.at, job.id, job.task, attempts, data)  # type: ignore[arg-type]
 
 
-def told_new(job: Job) -> BusEvent:
+def make_new_event(job: Job) -> BusEvent:
     """Makes the event of an inserted job. One that failed elsewhere begins as a dead letter."""
     if job.state is not State.dead:
         return BusEvent("enqueued", job.queue, job.created_at, job.id, job.task)
@@ -115,23 +115,23 @@ class Bus:
         """The events of many committed moves; made only where somebody will see them."""
         if self._subscriptions:
             for move in moves:
-                self.publish(told(move))
+                self.publish(make_move_event(move))
             return
         for move in moves:
             self.counts[move.job.queue, _TOLD_AS.get(move.move, move.move)] += 1
-        self.recent.extend(told(move) for move in moves[-(self.recent.maxlen or 0) :])
+        self.recent.extend(make_move_event(move) for move in moves[-(self.recent.maxlen or 0) :])
 
     def publish_new(self, jobs: Sequence[Job]) -> None:
         """Publishes the events of inserted jobs; made only where a subscriber or the ring will see them."""
         if self._subscriptions:
             for job in jobs:
-                self.publish(told_new(job))
+                self.publish(make_new_event(job))
             return
         for job in jobs:
             self.counts[job.queue, "dead_letter" if job.state is State.dead else "enqueued"] += 1
         self.recent.extend(
             [
-                told_new(job)
+                make_new_event(job)
                 if job.state is State.dead
                 else BusEvent("enqueued", job.queue, job.created_at, job.id, job.task)
                 for job in jobs[-(self.recent.maxlen or 0) :]
@@ -147,20 +147,20 @@ class Bus:
 
     def _tell(self, subscription: Subscription, event: BusEvent) -> None:
         try:
-            told = subscription.callback(event)
-            if inspect.isawaitable(told):
-                self._await(subscription, told)
+            result = subscription.callback(event)
+            if inspect.isawaitable(result):
+                self._await(subscription, result)
         except Exception as error:  # noqa: BLE001 - isolated and counted
             self._failed(subscription, error)
 
-    def _await(self, subscription: Subscription, told: Awaitable[None]) -> None:
+    def _await(self, subscription: Subscription, result: Awaitable[None]) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            if inspect.iscoroutine(told):
-                told.close()
+            if inspect.iscoroutine(result):
+                result.close()
             raise  # counted as the subscriber's failure: an async one needs an event loop
-        future = asyncio.ensure_future(told, loop=loop)
+        future = asyncio.ensure_future(result, loop=loop)
         self._pending.add(future)
 
         def finished(future: asyncio.Future[Any]) -> None:

@@ -16,25 +16,25 @@ from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Filter, Store
 from redrive.engine.clock import Clock
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.registry import Handler, Registry
 
 HELD_FOR: Final = "consent:"
 PAGE: Final = 500
 
 
-def waits_for(session: str) -> str:
+def make_consent_hold(session: str) -> str:
     """What a job is held for that needs a session's consent."""
     return f"{HELD_FOR}{session}"
 
 
-def quoted(session: str) -> str:
+def quote_session(session: str) -> str:
     """A session as the first part of a document's key: none is the beginning of another."""
     return quote(session, safe="")
 
 
-def key_of(grant: Grant) -> str:
-    return f"{quoted(grant.session_id)}/{grant.id}"
+def make_grant_key(grant: Grant) -> str:
+    return f"{quote_session(grant.session_id)}/{grant.id}"
 
 
 class Consents:
@@ -45,12 +45,12 @@ class Consents:
         self._clock = clock
 
     async def of(self, session_id: str) -> list[Grant]:
-        grants = await GRANT.all(self._store, f"{quoted(session_id)}/")
+        grants = await GRANT.all(self._store, f"{quote_session(session_id)}/")
         return [kept.value for kept in grants if kept.value.session_id == session_id]
 
     async def forget(self, session_id: str) -> None:
         """Drop all that an erased session has agreed to."""
-        puts = [GRANT.drop(key_of(grant)) for grant in await self.of(session_id)]
+        puts = [GRANT.drop(make_grant_key(grant)) for grant in await self.of(session_id)]
         await commit_in_parts(self._store, puts, what="the session's grants were erased")
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
@@ -65,7 +65,7 @@ class Consents:
             because="consent",
             why=f"{job.task} needs the consent of {whose}: nothing that was granted covers it as it is now.",
             recommendation=f"redrive approve {id} lets exactly this run; redrive reject {id} ends it.",
-            held_for=waits_for(session),
+            held_for=make_consent_hold(session),
         )
 
     async def covers(self, job: Job, handler: Handler) -> bool:
@@ -80,7 +80,7 @@ class Consents:
             grants = await self.of((whose or "").removeprefix(HELD_FOR))
             if not grants:
                 continue
-            async for page in pages(self._store, msgspec.structs.replace(held, held_for=whose), PAGE, oldest=True):
+            async for page in read_pages(self._store, msgspec.structs.replace(held, held_for=whose), PAGE, oldest=True):
                 for job in await self._store.get([job.id for job in page]):
                     if find_grant(grants, _wish(job, registry.handlers.get(job.task)), self._clock.now()) is not None:
                         yield job

@@ -27,11 +27,11 @@ from redrive.core.payload import encode_result, lost_numbers
 from redrive.core.redact import redact, redact_text
 from redrive.core.schedule import SLOT_HEADER
 from redrive.core.store import Guard, Put
-from redrive.engine.approvals import Question, asked, key_of, question, waits_for
+from redrive.engine.approvals import Question, make_approval_hold, make_approval_key, put_approval, read_question
 from redrive.engine.attempt_state import AttemptState, running_attempt
-from redrive.engine.effects import effect_of, judge, kept
+from redrive.engine.effects import judge, put_effect, read_effect
 from redrive.engine.steps import Ask, Call, Steps, drive, drive_blocking
-from redrive.engine.threads import NOT_RUN, finished
+from redrive.engine.threads import NOT_RUN, finish
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import OnceInProgress, RedriveError, Signal
 from redrive.failures.capture import capture
@@ -190,7 +190,7 @@ def _perform_once(
 ) -> Steps:
     name = _claim_name(state, "once", name if key is None else f"{name}:{key}")
     effect_key = f"{outside_key(state.stored or state.job)}:{name}"
-    known: EffectRecord | None = yield Ask(effect_of(state.store, state.job.id, name))
+    known: EffectRecord | None = yield Ask(read_effect(state.store, state.job.id, name))
     step = next_step(known, can_verify=verify is not None, idempotent=state.handler.idempotent)
     if step == "return_recorded" and known is not None:
         return known.result
@@ -259,7 +259,7 @@ async def record_effect(
     """Write how far an effect of the job has come."""
     job = state.job
     effect = EffectRecord(name, key, status, state.clock.now(), job.run, job.agent, result, note)
-    await _write(state, kept(job.id, effect))
+    await _write(state, put_effect(job.id, effect))
 
 
 def _ask_approval(
@@ -273,20 +273,20 @@ def _ask_approval(
         check_number("expires", span)
     words, job = whole(words), state.stored or state.job
     name = hashlib.sha256(words.encode()).hexdigest()[:12]
-    key = key_of(job.id, _claim_name(state, "approval", name))
-    asked_before: Question | None = yield Ask(question(state.store, key))
+    key = make_approval_key(job.id, _claim_name(state, "approval", name))
+    asked_before: Question | None = yield Ask(read_question(state.store, key))
     known = asked_before.approval if asked_before is not None else None
     now, subject = state.clock.now(), asked_subject(job, details or {})
     if known is not None and known.subject == subject:
         if known.expired(now) and known.expired((yield Ask(time_for_destroying(state.store, state.clock)))):
             known = msgspec.structs.replace(known, answer="expired")
-            yield Ask(_write(state, asked(key, known)))
+            yield Ask(_write(state, put_approval(key, known)))
         if known.answer != "open":
             return known
     else:
         until = now + span if span is not None else None
         shown: dict[str, object] = redact(details or {})
-        yield Ask(_write(state, asked(key, Approval(redact_text(words), now, subject, shown, until))))
+        yield Ask(_write(state, put_approval(key, Approval(redact_text(words), now, subject, shown, until))))
     raise _waits_for_answer(job, redact_text(words), key)
 
 
@@ -312,7 +312,7 @@ def _waits_for_answer(job: Job, words: str, key: str) -> Held:
         "approval",
         f"It asks: {words}",
         f"redrive approve {job.short_id} says yes, redrive reject {job.short_id} says no; then it goes on.",
-        waits_for(key),
+        make_approval_hold(key),
     )
 
 
@@ -419,7 +419,7 @@ class BlockingContext(_Shared):
         if isinstance(want, Ask):
             return self._wait(want.awaitable)
         value = want()
-        return self._wait(finished(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
+        return self._wait(finish(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
 
 
 def _runs_on(loop: asyncio.AbstractEventLoop) -> bool:

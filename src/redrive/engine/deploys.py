@@ -16,23 +16,23 @@ RECENT: Final = "recent"
 
 async def note_version(store: Store, version: str, at: float) -> None:
     """Writes down a version that was not seen before; a known one costs a read."""
-    await DEPLOYS.update(store, RECENT, lambda known: _noted(known, version, at))
+    await DEPLOYS.update(store, RECENT, lambda known: _add_version(known, version, at))
 
 
-def _noted(known: tuple[Deploy, ...] | None, version: str, at: float) -> tuple[Deploy, ...]:
+def _add_version(known: tuple[Deploy, ...] | None, version: str, at: float) -> tuple[Deploy, ...]:
     after = with_version(known or (), version, at)
     return known if known is not None and after is known else after
 
 
-async def latest(store: Store) -> Deploy | None:
+async def read_last_deploy(store: Store) -> Deploy | None:
     """The last deploy. A worker that only delivers HTTP requests, beside a dashboard, is no part of the application."""
     kept = await DEPLOYS.get(store, RECENT)
     workers = [one.value for one in await WORKER.all(store)]
     starts = [said.since for said in workers if said.since is not None and said.tasks - DELIVERIES]
-    return last_deploy(kept.value if kept is not None else (), starts or await _last_seen(store))
+    return last_deploy(kept.value if kept is not None else (), starts or await _read_last_arrival(store))
 
 
-async def _last_seen(store: Store) -> list[float]:
+async def _read_last_arrival(store: Store) -> list[float]:
     """When a worker last came, where none lives."""
     kept = await ROSTER.get(store, EVERYBODY)
     return [kept.value] if kept is not None and kept.value > 0 else []

@@ -13,27 +13,27 @@ LEASE: Final = 30.0
 """Seconds for which a process has a duty. Renewed when a third of them is left."""
 
 
-async def holds(store: Store, clock: Clock, name: str) -> bool:
+async def take_duty(store: Store, clock: Clock, name: str) -> bool:
     """Whether the duty is this process's now. Takes it where its holder ended, or has not renewed it."""
     me, now = await store.process(), clock.now()
     kept = await DUTY.get(store, name)
     duty = kept.value if kept is not None else None
     if duty is not None and duty.holder == me and duty.until - now > LEASE / 3:
         return True
-    if duty is not None and duty.holder != me and not await _free(store, duty, now):
+    if duty is not None and duty.holder != me and not await _is_free(store, duty, now):
         return False
     put = DUTY.put(name, DutyHolder(me, now + LEASE), kept.version if kept is not None else 0)
     return await try_commit(store, puts=[put], what=f"duty {name} was taken") is not None
 
 
-async def release(store: Store, name: str) -> None:
+async def release_duty(store: Store, name: str) -> None:
     """Leave a duty of this process to the others at once."""
     kept = await DUTY.get(store, name)
     if kept is not None and kept.value.holder == await store.process():
         await try_commit(store, puts=[DUTY.drop(name, kept.version)], what=f"duty {name} was left to others")
 
 
-async def _free(store: Store, duty: DutyHolder, now: float) -> bool:
+async def _is_free(store: Store, duty: DutyHolder, now: float) -> bool:
     """A time further ahead than any lease was written by a clock that was wrong."""
     if not 0 < duty.until - now <= LEASE:
         return True

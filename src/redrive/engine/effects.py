@@ -14,22 +14,22 @@ from redrive.failures.capture import capture
 from redrive.failures.safe_getattr import attribute
 
 
-async def effects_of(store: Store, job_id: str | None = None) -> list[EffectRecord]:
+async def read_effects(store: Store, job_id: str | None = None) -> list[EffectRecord]:
     """Of one job, or of all."""
-    return [kept.value for kept in await EFFECT.all(store, "" if job_id is None else _key(job_id))]
+    return [document.value for document in await EFFECT.all(store, "" if job_id is None else _key(job_id))]
 
 
-async def effect_of(store: Store, job_id: str, name: str) -> EffectRecord | None:
+async def read_effect(store: Store, job_id: str, name: str) -> EffectRecord | None:
     """What is known of this one; None where it was never begun."""
     known = await EFFECT.get(store, _key(job_id, name))
     return known.value if known is not None else None
 
 
-def kept(job_id: str, effect: EffectRecord) -> Put:
+def put_effect(job_id: str, effect: EffectRecord) -> Put:
     return EFFECT.put(_key(job_id, effect.name), effect)
 
 
-def forgotten(job_id: str, name: str) -> Put:
+def drop_effect(job_id: str, name: str) -> Put:
     """As if it had never been begun: the next run does it."""
     return EFFECT.drop(_key(job_id, name))
 
@@ -42,7 +42,7 @@ def _key(job_id: str, name: str = "") -> str:
 def judge(error: Exception) -> tuple[Status, str]:
     """Says whether an error out of an effect proves that nothing happened outside, and what it said."""
     failure = capture(error)
-    absent = proves_absent(failure) and not behind_a_redirect(error)
+    absent = proves_absent(failure) and not was_redirected(error)
     return "absent" if absent else "unknown", failure.summary[:500]
 
 
@@ -52,7 +52,7 @@ _DONE_THERE: Final = frozenset({301, 302, 303})
 _CLIENTS: Final = ("httpx", "requests.", "aiohttp.")
 
 
-def behind_a_redirect(error: BaseException) -> bool:
+def was_redirected(error: BaseException) -> bool:
     """By the history of the answer; where there was no answer, by what the client library had at hand as it failed."""
     return any(_answers(_history(each)) or _answers(_at_hand(each)) for each in islice(_chain(error), _CHAIN))
 
@@ -71,8 +71,8 @@ def _history(error: BaseException) -> object:
 def _at_hand(error: BaseException) -> Iterator[object]:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).startswith(_CLIENTS):
-            kept = frame.f_locals.get("history") or frame.f_locals.get("hist")
-            yield from kept if isinstance(kept, list | tuple) else ()
+            history = frame.f_locals.get("history") or frame.f_locals.get("hist")
+            yield from history if isinstance(history, list | tuple) else ()
 
 
 def _answers(history: object) -> bool:

@@ -23,7 +23,7 @@ Kind = tuple[str, type[Decision]]
 """A group of failures, and what is done about them."""
 
 
-class Logbook:
+class FailureLog:
     """What the attempts of this process say when they fail. Each of them is in the store besides."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Logbook:
             case.failures,
             failure.summary,
             decision.why,
-            exc_info=loggable(error, failure),
+            exc_info=make_loggable(error, failure),
             extra={EXPECTED: case.cause.category == "transient"},
         )
 
@@ -76,19 +76,19 @@ class Logbook:
         self._unwritten.clear()
 
 
-def loggable(error: BaseException | None, failure: Failure) -> BaseException | None:
+def make_loggable(error: BaseException | None, failure: Failure) -> BaseException | None:
     """The exception itself where nothing in it looks like a secret; else one that says the same with secrets masked."""
     if error is None:
         return None
     text = "".join(traceback.format_exception(error))  # it survives exceptions whose own methods raise
-    return error if redact_text(text) == text else _masked(error, failure)
+    return error if redact_text(text) == text else _mask_error(error, failure)
 
 
-def _masked(error: BaseException | None, failure: Failure) -> BaseException:
+def _mask_error(error: BaseException | None, failure: Failure) -> BaseException:
     """An exception of the same name, with the message that the failure keeps and the same traceback."""
     module, _, name = (failure.types[0] if failure.types else failure.kind).rpartition(".")
     made: BaseException = type(name, (Exception,), {"__module__": module})(failure.message)
     if failure.cause is not None:
         cause = (error.__cause__ or error.__context__) if error is not None else None
-        made.__cause__ = _masked(cause, failure.cause)
+        made.__cause__ = _mask_error(cause, failure.cause)
     return made.with_traceback(error.__traceback__ if error is not None else None)

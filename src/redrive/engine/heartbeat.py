@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from redrive.core.job import Job
 from redrive.core.store import Lease, Store
-from redrive.engine.worker_registry import Blocked
+from redrive.engine.worker_registry import BlockedLoop
 from redrive.errors import StoreFailed
 
 log = logging.getLogger("redrive.worker")
@@ -26,17 +26,17 @@ Named = Callable[[asyncio.Task[Any]], tuple[str, str | None]]
 """The name of a task of the event loop, and the id of the job that it runs."""
 
 
-class Helps(Protocol):
+class LoopHelper(Protocol):
     """Acts for a worker while its event loop is blocked; called in the thread of its heartbeats."""
 
-    async def act(self, silent: float, blocked: Blocked | None, *, told: bool) -> None:
+    async def act(self, silent: float, blocked: BlockedLoop | None, *, told: bool) -> None:
         """The loop has been silent for so long, and by what; `told`: for long enough to say so."""
 
     def ended(self) -> None:
         """The loop answers again; called on that loop."""
 
 
-class Heart:
+class Heartbeats:
     """Renews the leases of what runs, tells which were lost, and notices when the event loop stands still."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Heart:
         *,
         named: Named = lambda task: (task.get_name(), None),
         blocked_after: float = BLOCKED_AFTER,
-        helps: Helps | None = None,
+        helps: LoopHelper | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class Heart:
         self._looked = 0.0
         self.silent = 0.0
         """For how many seconds the event loop has not answered while this thread went on: a freeze is not a block."""
-        self._blocked: Blocked | None = None
+        self._blocked: BlockedLoop | None = None
         self._beaten: dict[tuple[str, str | None], float] = {}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="redrive-heart", daemon=True)
 
@@ -149,11 +149,11 @@ class Heart:
             if self._helps is not None:
                 self._helps.ended()
 
-    def culprit(self) -> Blocked:
+    def culprit(self) -> BlockedLoop:
         """What the event loop is busy with."""
         task = asyncio.current_task(self._loop)
         name, job_id = self._named(task) if task is not None else ("something outside redrive's tasks", None)
-        return Blocked(name, job_id, self._now() - self.silent)
+        return BlockedLoop(name, job_id, self._now() - self.silent)
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
         try:

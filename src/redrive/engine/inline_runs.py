@@ -21,15 +21,15 @@ from redrive.core.commit import commit
 from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Claim, Commit, Lease, Put, Store, Wanted
-from redrive.engine.attempt import UNMARKED, Attempts
+from redrive.engine.attempt import UNMARKED, AttemptRunner
 from redrive.engine.attempt_state import AttemptState
 from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
-from redrive.engine.heartbeat import Heart
-from redrive.engine.interrupts import Interrupts, on_a_persons_thread
-from redrive.engine.loop import carried_through
+from redrive.engine.heartbeat import Heartbeats
+from redrive.engine.interrupts import Interrupts, on_users_thread
+from redrive.engine.loop import carry_through
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.runners import Steered
+from redrive.engine.runners import GuardedCoroutine
 from redrive.engine.threads import Threads
 from redrive.errors import StoreBusy, StoreError, StoreFailed
 from redrive.retries.decision import Sitting
@@ -53,7 +53,7 @@ class Interrupted(Exception):
         self.error = error
 
 
-class Ran(msgspec.Struct, frozen=True):
+class InlineRun(msgspec.Struct, frozen=True):
     """How a job stands after its tries here. No move: it was taken away, or could not be claimed."""
 
     job: Job
@@ -64,12 +64,12 @@ class Ran(msgspec.Struct, frozen=True):
     """Something the task needs was away and is back."""
 
 
-def on_another_loop(handler: Handler) -> bool:
+def runs_on_another_loop(handler: Handler) -> bool:
     """Whether a coroutine runs on an event loop in a person's other thread; plain functions have threads of ours."""
-    return handler.is_async and on_a_persons_thread()
+    return handler.is_async and on_users_thread()
 
 
-class OnTheSpot:
+class InlineRunner:
     """Runs single jobs in this process."""
 
     def __init__(
@@ -82,7 +82,7 @@ class OnTheSpot:
         threads: Threads | None = None,
         wait: Wait | None = None,
         can_stop: Callable[[Handler], bool] = lambda handler: handler.is_async,
-        elsewhere: Callable[[Handler], bool] = on_another_loop,
+        elsewhere: Callable[[Handler], bool] = runs_on_another_loop,
         interrupted: str = "whoever waited was interrupted",
         bus: Bus | None = None,
     ) -> None:
@@ -97,12 +97,12 @@ class OnTheSpot:
         """Whether a task runs in a thread of the person's that is not the main one."""
         self._why = interrupted
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.attempts = Attempts(store, registry, clock, threads or Threads(), bus)
+        self.attempts = AttemptRunner(store, registry, clock, threads or Threads(), bus)
         self.lapsed: dict[str, Job] = {}
         """Jobs that lost their worker, as the claims have told."""
         self.endings: dict[str, Ending] = {}
         """What is known of those workers' processes."""
-        self._heart: Heart | None = None
+        self._heart: Heartbeats | None = None
         self._running: dict[str, tuple[AttemptState, asyncio.Task[Commit | None]]] = {}
         self._left: set[str] = set()
         """Jobs for which nobody waits any more."""
@@ -117,7 +117,7 @@ class OnTheSpot:
 
     async def run(
         self, job: Job, beside: Beside = lambda move: [], interrupted: Callable[[Job], None] = lambda job: None
-    ) -> Ran:
+    ) -> InlineRun:
         """Run it, and again for as long as the decision is to try again here and now.
 
         `interrupted` hears how the job stands where this ends with an exception: it was told to stop.
@@ -127,16 +127,16 @@ class OnTheSpot:
         finally:
             self._left.discard(job.id)
 
-    async def _tried(self, job: Job, beside: Beside, interrupted: Callable[[Job], None]) -> Ran:
-        ran, recovered = Ran(job), False
+    async def _tried(self, job: Job, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
+        ran, recovered = InlineRun(job), False
         for tries in range(1, SPOT_TRIES + 1):
             claimed = await self.claim(ran.job)
             if claimed is None:
-                return Ran(await self.fresh(job), ran.move, ran.value, recovered)
+                return InlineRun(await self.fresh(job), ran.move, ran.value, recovered)
             ran = await self._attempted(claimed, tries, beside, interrupted)
             recovered = recovered or ran.recovered
             ran = msgspec.structs.replace(ran, recovered=recovered)
-            if ran.move is None or not again_on_the_spot(ran.move):
+            if ran.move is None or not retries_inline(ran.move):
                 return ran
             await self._pause(max(0.0, ran.job.run_at - self._clock.now()))
         return ran
@@ -192,20 +192,20 @@ class OnTheSpot:
         """It has not begun. Its lease is kept until this is on disk."""
         self._settling[job.id] = job
         self._beat()
-        await carried_through(self._settled(job, Commit((self.attempts.settlement.released(job, why),))))
+        await carry_through(self._settled(job, Commit((self.attempts.settlement.released(job, why),))))
 
     # -- one attempt
 
-    async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> Ran:
+    async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
         """One attempt and its commit."""
         state = self.attempts.begin(job)
         state.sitting, state.tries = None if job.id in self._left else self._sitting, tries
         commit, interruption = await self._perform(state)
         if commit is None:
             log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)
-            return Ran(await self.fresh(job))
+            return InlineRun(await self.fresh(job))
         move, *others = commit.transitions
-        move = _answered(move, state)
+        move = _mark_answered(move, state)
         commit = msgspec.structs.replace(commit, transitions=(move, *others), puts=(*commit.puts, *beside(move)))
         self._settling[job.id] = job  # from here on whoever waited cannot leave: the answer is what tells of the end
         settling = asyncio.create_task(self._settled(job, commit))
@@ -213,7 +213,7 @@ class OnTheSpot:
         if interruption is not None:
             interrupted(after)
             raise interruption
-        return Ran(after, move, state.value, state.recovered)
+        return InlineRun(after, move, state.value, state.recovered)
 
     async def _settled(self, job: Job, commit: Commit) -> Job:
         """Its lease is kept until its end is on disk."""
@@ -234,7 +234,7 @@ class OnTheSpot:
         self, state: AttemptState, asked: list[BaseException]
     ) -> tuple[Commit | None, BaseException | None]:
         job = state.job
-        work = asyncio.create_task(Steered(self._run_to_end(state, asked)), name=job.task)
+        work = asyncio.create_task(GuardedCoroutine(self._run_to_end(state, asked)), name=job.task)
         self._running[job.id] = (state, work)
         self._beat()
         try:
@@ -302,7 +302,9 @@ class OnTheSpot:
 
     def _beat(self) -> None:
         if self._heart is None:
-            self._heart = Heart(self._store, asyncio.get_running_loop(), self._leased, self._lost, now=self._clock.now)
+            self._heart = Heartbeats(
+                self._store, asyncio.get_running_loop(), self._leased, self._lost, now=self._clock.now
+            )
             self._heart.start()
 
     def _leased(self) -> list[Job]:
@@ -330,13 +332,13 @@ class OnTheSpot:
         self.endings.update(claim.endings)
 
 
-def _answered(move: Transition, state: AttemptState) -> Transition:
+def _mark_answered(move: Transition, state: AttemptState) -> Transition:
     """Marks the end that the waiting caller is answered with. The job's reason stays what callers were told."""
     if state.sitting != "call" or move.to not in (State.done, State.dead):
         return move
     return msgspec.structs.replace(move, answered=True)
 
 
-def again_on_the_spot(move: Transition) -> bool:
+def retries_inline(move: Transition) -> bool:
     """Whether the decision was to try again here and now."""
     return move.move == "retried" and move.attempt is not None and move.attempt.tier == "immediate"

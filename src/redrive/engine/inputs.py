@@ -60,14 +60,18 @@ class Inputs:
     def _apply_changes(self, state: AttemptState) -> str:
         """Apply the job's changes that fit the task; the others are logged and not recorded as applied."""
         job = state.job
-        applied = effective(job, state.handler, self._registry)
+        applied = make_effective_input(job, state.handler, self._registry)
         for change, why in applied.refused:
             log.warning("job %s (%s) runs without %r: %s", job.short_id, job.task, change, why)
         state.taken = applied.taken
         return msgspec.json.encode(applied.payload).decode()
 
     async def _preflight(self, job: Job, handler: Handler, text: str) -> None:
-        verdict = credentials(missing(job, handler)) if handler.credentials or job.task == HTTP_TASK else None
+        verdict = (
+            credentials(find_missing_credentials(job, handler))
+            if handler.credentials or job.task == HTTP_TASK
+            else None
+        )
         if job.first_failed_at is not None and verdict is None:
             verdict = await self._still_wanted(job, self._registry.policy_for(job))
         if verdict is None and not surely_fits(text, self._registry.short):
@@ -90,7 +94,7 @@ class Inputs:
         return {int(key.rpartition("/")[2]): blob_from(value) for key, value, _ in kept}
 
 
-def effective(job: Job, handler: Handler | None, registry: Registry) -> EffectiveInput:
+def make_effective_input(job: Job, handler: Handler | None, registry: Registry) -> EffectiveInput:
     """The payload with the job's changes in it."""
     names = own_names(job)
     adapt = handler.adapt if handler else None
@@ -103,7 +107,7 @@ def _conditions(handler: Handler | None, registry: Registry) -> Conditions:
     return Conditions(registry.fleet, handler.adapt, registry.count, handler.default_model)
 
 
-def missing(job: Job, handler: Handler | None) -> tuple[str, ...]:
+def find_missing_credentials(job: Job, handler: Handler | None) -> tuple[str, ...]:
     """Credentials that a job needs and this process does not have."""
     wanted = list(handler.credentials) if handler is not None else []
     if job.task == HTTP_TASK and isinstance(auth := job.arguments.get("auth"), str):
@@ -122,5 +126,5 @@ def preflight(job: Job, handler: Handler | None, registry: Registry, now: float)
         return too_old
     if job.changes_json is None and surely_fits(job.payload or "", registry.short):
         return ()
-    verdict = fits(effective(job, handler, registry).payload, job.model, _conditions(handler, registry))
+    verdict = fits(make_effective_input(job, handler, registry).payload, job.model, _conditions(handler, registry))
     return verdict if isinstance(verdict, NotReady) else verdict.warnings if verdict is not None else ()

@@ -144,7 +144,7 @@ class LoopThread(threading.Thread):
     """Runs an event loop of redrive's own. Only tasks raise there: a person interrupts the thread that waits for it."""
 
 
-def on_a_persons_thread() -> bool:
+def on_users_thread() -> bool:
     """Whether this code runs in a thread that a person has started beside the main one, and may raise in."""
     return not on_main_thread() and not isinstance(threading.current_thread(), LoopThread)
 
@@ -230,7 +230,7 @@ def _note(number: int) -> None:
 # ---- a process of ours
 
 
-def run_until_told(main: Coroutine[Any, Any, T]) -> T:
+def run_until_signalled(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` as `asyncio.run` does, and go on where a task ends the event loop: only a signal ends the process."""
     with asyncio.Runner() as runner, Interrupts() as interrupts:
         loop = runner.get_loop()

@@ -82,7 +82,7 @@ class Loop:
             return
 
 
-async def carried_through(work: Coroutine[Any, Any, T]) -> T:
+async def carry_through(work: Coroutine[Any, Any, T]) -> T:
     """Done to its end, however often the caller is cancelled meanwhile; the caller ends then."""
     task, cancelled = asyncio.create_task(work), None
     while not task.done():
@@ -95,7 +95,7 @@ async def carried_through(work: Coroutine[Any, Any, T]) -> T:
     return await task
 
 
-async def first_of(*awaited: Coroutine[Any, Any, Any]) -> Any:
+async def wait_for_first(*awaited: Coroutine[Any, Any, Any]) -> Any:
     """Returns what the first of these returns; the others are cancelled."""
     tasks = [asyncio.create_task(each) for each in awaited]
     try:

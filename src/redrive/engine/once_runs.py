@@ -26,7 +26,7 @@ from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
 from redrive.engine.context import ABSENT
 from redrive.engine.effects import judge
-from redrive.engine.loop import carried_through
+from redrive.engine.loop import carry_through
 from redrive.engine.steps import Ask, Call, Steps
 from redrive.errors import OnceInProgress, OutcomeUnknown, RedriveError, StoreError
 from redrive.failures.capture import capture
@@ -54,14 +54,14 @@ class OnceCall(NamedTuple):
 # ---- calls of one key in this process take turns
 
 
-class Flight(NamedTuple):
+class OngoingCall(NamedTuple):
     """A call that is under way in this process."""
 
     over: Future[None]
     loop: asyncio.AbstractEventLoop | None
 
 
-_flights: dict[tuple[str, str], Flight] = {}
+_flights: dict[tuple[str, str], OngoingCall] = {}
 _lock = threading.Lock()
 _performing: ContextVar[frozenset[str]] = ContextVar("redrive_once", default=frozenset())
 """The keys whose functions run here, however deep in the call stack."""
@@ -78,14 +78,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents_flights)
 
 
-def _begin(process: str, key: str) -> Flight | None:
+def _begin(process: str, key: str) -> OngoingCall | None:
     """The call that is under way already; None where this one has its turn now."""
     with _lock:
         if (other := _flights.get((process, key))) is not None:
             return other
         over: Future[None] = Future()
         over.set_running_or_notify_cancel()  # whoever waits and is cancelled must not end it
-        _flights[process, key] = Flight(over, _running_loop())
+        _flights[process, key] = OngoingCall(over, _running_loop())
         return None
 
 
@@ -103,7 +103,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _waited(flight: Flight, call: OnceCall) -> Steps:
+def _wait_for_call(flight: OngoingCall, call: OnceCall) -> Steps:
     """Waits for the other call, unless that one could not go on meanwhile."""
     if call.key in _performing.get():
         raise RedriveError(f"{call.name} calls itself with the same key ({call.key}): it would wait for itself")
@@ -112,10 +112,10 @@ def _waited(flight: Flight, call: OnceCall) -> Steps:
             f"effect:{call.key} is being performed on this event loop, which a plain function would block; await it",
             key=call.key,
         )
-    yield Ask(_until(flight.over))
+    yield Ask(_wait_until_over(flight.over))
 
 
-async def _until(over: Future[None]) -> None:
+async def _wait_until_over(over: Future[None]) -> None:
     await asyncio.wrap_future(over)
 
 
@@ -126,7 +126,7 @@ def once(store: Store, clock: Clock, call: OnceCall) -> Steps:
     """Performs the effect, or says what became of it when it was begun before."""
     process: str = yield Ask(store.process())
     while (other := _begin(process, call.key)) is not None:
-        yield from _waited(other, call)
+        yield from _wait_for_call(other, call)
     try:
         turn = _Turn(store, clock, call, process)
         while (found := (yield from turn.steps())) is AGAIN:
@@ -157,7 +157,7 @@ class _Turn:
             yield from self._wait(known)
             return AGAIN
         if step == "refuse" and known is not None:
-            raise _in_progress(known, holder)
+            raise _make_in_progress(known, holder)
         if step == "hold" and known is not None:
             return (yield from self._unknown(version, known.note or "its process ended before it said more"))
         if step == "verify" and call.verify is not None:
@@ -180,10 +180,10 @@ class _Turn:
     def _wait(self, known: EffectRecord) -> Steps:
         flight = _flights.get((known.process or "", known.key))
         if flight is not None:
-            yield from _waited(flight, self._call)
+            yield from _wait_for_call(flight, self._call)
 
     def _recorded(self, known: EffectRecord) -> Any:
-        if _bare(known.name) != _bare(self._call.name):
+        if _get_function_name(known.name) != _get_function_name(self._call.name):
             log.warning(
                 "effect:%s was performed by %s: %s has the same key, and was not called",
                 known.key,
@@ -198,7 +198,7 @@ class _Turn:
     def _perform(self, version: int) -> Steps:
         """Intent, call, end. The function is called only when the intent is on disk."""
         try:
-            written = yield Ask(carried_through(self._write("intended", expect=version)))
+            written = yield Ask(carry_through(self._write("intended", expect=version)))
         except GeneratorExit:
             raise
         except BaseException:
@@ -259,7 +259,7 @@ class _Turn:
 
     def _unknown(self, version: int, note: str, error: Exception | None = None) -> Steps:
         """Leaves it to a person, unless another process has learned more meanwhile."""
-        if not (yield Ask(carried_through(self._write("unknown", note=note, expect=version)))):
+        if not (yield Ask(carry_through(self._write("unknown", note=note, expect=version)))):
             return AGAIN
         _raise_unknown(self._call, note, error)
 
@@ -271,14 +271,14 @@ class _Turn:
             note = f"its result, of type {type(value).__qualname__}, is not JSON: later calls return None"
             log.warning("effect:%s has landed; %s", self._call.key, note)
         try:
-            yield Ask(carried_through(self._write("landed", result=result, note=note, forgotten=problem is not None)))
+            yield Ask(carry_through(self._write("landed", result=result, note=note, forgotten=problem is not None)))
         except StoreError as error:
             log.error("effect:%s has landed, and this could not be recorded: %s", self._call.key, error)
 
     def _note(self, status: Status, note: str, *, doubtful: bool = False) -> Steps:
         """Records how it stands, as far as the store takes it; the error that led here goes on."""
         try:
-            yield Ask(carried_through(self._write(status, note=note, doubtful=doubtful)))
+            yield Ask(carry_through(self._write(status, note=note, doubtful=doubtful)))
         except StoreError as error:
             log.error("effect:%s is %s, and this could not be recorded: %s", self._call.key, status, error)
 
@@ -287,35 +287,37 @@ class _Turn:
         now, process = self._clock.now(), self._process if status == "intended" else None
         effect = EffectRecord(self._call.name, self._call.key, status, now, 0, process=process, **said)
         what = f"effect:{effect.key} was noted as {status}"
-        return await commit(self._store, puts=kept_alone(effect, expect), what=what) is not None
+        return await commit(self._store, puts=put_effect_alone(effect, expect), what=what) is not None
 
 
-def kept_alone(effect: EffectRecord, expect: int | None = None) -> Sequence[Put]:
+def put_effect_alone(effect: EffectRecord, expect: int | None = None) -> Sequence[Put]:
     """Makes the parts of a commit that write an effect without a job, and note whether it is open."""
     mark = OPEN_EFFECT.put(effect.key, effect.at) if effect.open else OPEN_EFFECT.drop(effect.key)
     return EFFECT.put(PREFIX + effect.key, effect, expect), mark
 
 
-def _bare(name: str) -> str:
+def _get_function_name(name: str) -> str:
     """A function's own name: its module is called otherwise where it is run as a script."""
     return name.rpartition(".")[2]
 
 
-def _named(key: str) -> str:
+def _quote_effect(key: str) -> str:
     """An effect as a person copies it into a terminal: a key may hold words from outside."""
     return quote(f"effect:{key}")
 
 
-def _in_progress(known: EffectRecord, holder: Holder) -> OnceInProgress:
+def _make_in_progress(known: EffectRecord, holder: Holder) -> OnceInProgress:
     """Of another host only its silence is known."""
     if holder == "alive":
         return OnceInProgress(f"effect:{known.key} is being performed by process {known.process}", key=known.key)
     said = f"effect:{known.key} was begun by process {known.process}, which cannot be seen from here"
-    return OnceInProgress(f"{said}; if that process is gone, `redrive resolve {_named(known.key)}`", key=known.key)
+    return OnceInProgress(
+        f"{said}; if that process is gone, `redrive resolve {_quote_effect(known.key)}`", key=known.key
+    )
 
 
 def _raise_unknown(call: OnceCall, note: str, error: Exception | None) -> NoReturn:
     raise OutcomeUnknown(
         f"{call.name} was begun before and its outcome is unknown ({note}); it was not called again. Look at the "
-        f"receiver, then `redrive resolve {_named(call.key)} --landed` or `--not-landed`"
+        f"receiver, then `redrive resolve {_quote_effect(call.key)} --landed` or `--not-landed`"
     ) from error

@@ -8,7 +8,7 @@ from redrive.core.job import Job
 from redrive.core.store import Filter, Store
 
 
-async def pages(store: Store, chosen: Filter, size: int, *, oldest: bool = False) -> AsyncIterator[list[Job]]:
+async def read_pages(store: Store, chosen: Filter, size: int, *, oldest: bool = False) -> AsyncIterator[list[Job]]:
     """No page is empty. The next is read when the one before is dealt with, and goes on behind it."""
     cursor = None
     while True:

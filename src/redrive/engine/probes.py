@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from redrive.engine.clock import Clock
-from redrive.engine.threads import asked_within
+from redrive.engine.threads import ask_within
 from redrive.errors import RedriveError
 
 log = logging.getLogger("redrive.probes")
@@ -80,7 +80,7 @@ class Probe:
 
     async def _ask(self, clock: Clock) -> bool:
         try:
-            there = bool(await asked_within(self.timeout, self._check))
+            there = bool(await ask_within(self.timeout, self._check))
         except Exception as error:  # noqa: BLE001 - the probe itself is broken, which is told with the job
             self._note(there=False, asked=float("-inf"), problem=f"{type(error).__name__}: {error}".rstrip(": "))
             return False
@@ -92,7 +92,7 @@ class Probe:
             self._down, self._asked, self.problem = not there, asked, problem
 
 
-async def lacking(probes: Sequence[Probe], clock: Clock) -> tuple[list[Probe], bool]:
+async def find_missing(probes: Sequence[Probe], clock: Clock) -> tuple[list[Probe], bool]:
     """What is not there, of these alone; and whether something that was down is back."""
     missing, back = [], []
     for probe in probes:
@@ -106,7 +106,7 @@ async def lacking(probes: Sequence[Probe], clock: Clock) -> tuple[list[Probe], b
     return missing, bool(back) and not missing
 
 
-def down(missing: Sequence[Probe], clock: Clock) -> ResourceDown:
+def make_resource_down(missing: Sequence[Probe], clock: Clock) -> ResourceDown:
     """The typed failure of a task that was not called."""
     said = ", ".join(f"{probe.name} ({probe.problem})" for probe in missing)
     wait = max(max(probe.cooling(clock), 1.0) for probe in missing)

@@ -10,7 +10,7 @@ from redrive.core.documents import Kind
 from redrive.core.store import Put, Store
 
 
-class Switch(msgspec.Struct, frozen=True):
+class QueuePause(msgspec.Struct, frozen=True):
     """Whether a queue is paused: who said so last, when and why."""
 
     paused: bool = False
@@ -19,19 +19,19 @@ class Switch(msgspec.Struct, frozen=True):
     at: float | None = None
 
 
-QUEUE: Final = Kind[Switch]("queue", Switch)
+QUEUE: Final = Kind[QueuePause]("queue", QueuePause)
 
 
-def switched(queue: str, switch: Switch) -> Put:
+def put_pause(queue: str, switch: QueuePause) -> Put:
     return QUEUE.put(queue, switch)
 
 
-async def paused_queues(store: Store) -> dict[str, Switch]:
+async def read_paused_queues(store: Store) -> dict[str, QueuePause]:
     """Those from which workers take nothing now."""
     return {name: switch for name, switch, _ in await QUEUE.all(store) if switch.paused}
 
 
-async def paused(store: Store, queue: str) -> Switch | None:
+async def read_pause(store: Store, queue: str) -> QueuePause | None:
     """Who stopped this queue, when and why; None where it goes on."""
     kept = await QUEUE.get(store, queue)
     return kept.value if kept is not None and kept.value.paused else None

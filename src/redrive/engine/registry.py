@@ -108,9 +108,9 @@ class Handler:
         self.signature = Signature(function, skip_first=wants_context)
         self.key_template = check_template(key_template, self.signature) if key_template is not None else None
         """How a job's idempotency key is made of its payload."""
-        self.adapt = _completed(adapt, self.signature)
+        self.adapt = _complete_adapt(adapt, self.signature)
         self.rules: tuple[tuple[str, Rule], ...] = tuple(
-            (rule, _but_uncertain(by_class([qualified(kind) for kind in kinds], detail), kinds))
+            (rule, _except_uncertain(by_class([qualified(kind) for kind in kinds], detail), kinds))
             for rule, kinds, detail in (("give_up_on", give_up_on, "gave_up"), ("retry_on", retry_on, "asked_to_retry"))
             if kinds
         )
@@ -160,7 +160,7 @@ _PLACES: Final = (
 )
 
 
-def _completed(adapt: Adapt | None, signature: Signature) -> Adapt | None:
+def _complete_adapt(adapt: Adapt | None, signature: Signature) -> Adapt | None:
     """A parameter that is named for it takes the change, also where the payload leaves it to its default."""
     said = msgspec.to_builtins(adapt) if adapt is not None else {}
     for place, names in _PLACES:
@@ -181,7 +181,7 @@ def _asks_a_model(handler: Handler | None, job: Job | None) -> bool:
     return bool(job.agent or job.model or shape.messages or shape.prompt)
 
 
-def _but_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:
+def _except_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:
     """An uncertain write often is a timeout, too: only a rule that names its very class says what to do about it."""
     own = {qualified(kind) for kind in kinds}
 

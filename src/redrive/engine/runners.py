@@ -15,7 +15,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from redrive.engine.threads import Raised
+from redrive.engine.threads import CarriedError
 
 Work = Coroutine[Any, Any, None]
 Key = tuple[str, str | None]
@@ -80,7 +80,7 @@ class Runners:
     def _provide(self) -> None:
         """While something is ready, one runner that has not begun yet stands by."""
         self._spare = True
-        task = asyncio.create_task(Steered(self._run()), name="redrive-runner")
+        task = asyncio.create_task(GuardedCoroutine(self._run()), name="redrive-runner")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -134,7 +134,7 @@ def _isolated(work: Work) -> Generator[Any, Any, None]:
         return
 
 
-class Steered(Coroutine[Any, Any, Any]):
+class GuardedCoroutine(Coroutine[Any, Any, Any]):
     """A coroutine for an asyncio task that is not closed by what it awaits.
 
     Python closes a coroutine into which GeneratorExit is thrown, and so asyncio does where a future failed with it: the
@@ -151,7 +151,7 @@ class Steered(Coroutine[Any, Any, Any]):
         return self._work.send(value)
 
     def throw(self, error: Any, *rest: Any) -> Any:
-        return self._work.throw(Raised(error) if isinstance(error, GeneratorExit) else error, *rest)
+        return self._work.throw(CarriedError(error) if isinstance(error, GeneratorExit) else error, *rest)
 
     def close(self) -> None:
         self._work.close()

@@ -14,15 +14,15 @@ from redrive.core.documents import CLOCK
 from redrive.core.job import CYCLE, Ending, Failure, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Filter, Put, Store, Wanted
-from redrive.engine.approvals import question_of
+from redrive.engine.approvals import read_question_of
 from redrive.engine.clock import Clock
 from redrive.engine.consents import Consents
-from redrive.engine.duty_lease import holds, release
+from redrive.engine.duty_lease import release_duty, take_duty
 from redrive.engine.loop import Loop
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.registry import Registry
-from redrive.engine.trusted_time import look, meet, time_for_destroying
-from redrive.engine.worker_registry import roster_unchanged, take_down
+from redrive.engine.trusted_time import meet_clock, observe_clock, time_for_destroying
+from redrive.engine.worker_registry import forget_gone, make_roster_fence
 from redrive.errors import IllegalMove, StoreError, StoreFailed
 from redrive.failures.classify import cause_of
 from redrive.failures.fingerprint import fingerprint
@@ -47,7 +47,7 @@ TAKE_OVER: Final = 30.0
 """A duty that another process has is looked at again after so long, however seldom it is done."""
 
 
-class Duty(NamedTuple):
+class PeriodicDuty(NamedTuple):
     """What is done from time to time: how often, and as part of which role. Without a role every process does it."""
 
     every: float
@@ -87,7 +87,7 @@ class Scheduler(Loop):
         """
         super().__init__("scheduler")
         self._shared = shared
-        meet(clock)
+        meet_clock(clock)
         self._store = store
         self._registry = registry
         self._clock = clock
@@ -98,26 +98,26 @@ class Scheduler(Loop):
         self._looked = float("-inf")
         self._watch = watch or _nothing
         self._looking: asyncio.Task[object] | None = None
-        duties: list[Duty] = [
-            Duty(5.0, self.mind_the_clock),  # first: the others may destroy by it
-            Duty(1.0, self.recover),
-            Duty(1.0, mind_breakers or _nothing),
-            Duty(1.0, resume_workflows or _nothing),
-            Duty(1.0, mind_schedules or _nothing),
-            Duty(1.0, advance_redrives or _nothing, "retry"),
-            Duty(5.0, self.look_around, "monitor"),
-            Duty(5.0, drain_spool or _nothing),
-            Duty(1.0, mind_inbox or _nothing),
-            Duty(10.0, self.expire_questions, "triage"),
-            Duty(10.0, self.recall_deferred, "triage"),
-            Duty(60.0, self.let_consented_go, "triage"),
-            Duty(60.0, self.bury_unroutable, "triage"),
-            Duty(1.0, comebacks or _nothing, "triage"),
-            Duty(600.0, self.bury_unresolved, "triage"),
-            Duty(HOUR, self.prune, "upkeep"),
-            Duty(HOUR, prune_notices or _nothing, "upkeep"),
-            Duty(HOUR, prune_acts or _nothing, "upkeep"),
-            Duty(6 * HOUR, prune_effects or _nothing, "upkeep"),
+        duties: list[PeriodicDuty] = [
+            PeriodicDuty(5.0, self.mind_the_clock),  # first: the others may destroy by it
+            PeriodicDuty(1.0, self.recover),
+            PeriodicDuty(1.0, mind_breakers or _nothing),
+            PeriodicDuty(1.0, resume_workflows or _nothing),
+            PeriodicDuty(1.0, mind_schedules or _nothing),
+            PeriodicDuty(1.0, advance_redrives or _nothing, "retry"),
+            PeriodicDuty(5.0, self.look_around, "monitor"),
+            PeriodicDuty(5.0, drain_spool or _nothing),
+            PeriodicDuty(1.0, mind_inbox or _nothing),
+            PeriodicDuty(10.0, self.expire_questions, "triage"),
+            PeriodicDuty(10.0, self.recall_deferred, "triage"),
+            PeriodicDuty(60.0, self.let_consented_go, "triage"),
+            PeriodicDuty(60.0, self.bury_unroutable, "triage"),
+            PeriodicDuty(1.0, comebacks or _nothing, "triage"),
+            PeriodicDuty(600.0, self.bury_unresolved, "triage"),
+            PeriodicDuty(HOUR, self.prune, "upkeep"),
+            PeriodicDuty(HOUR, prune_notices or _nothing, "upkeep"),
+            PeriodicDuty(HOUR, prune_acts or _nothing, "upkeep"),
+            PeriodicDuty(6 * HOUR, prune_effects or _nothing, "upkeep"),
         ]
         self._duties = [duty for duty in duties if roles is None or duty.role in roles]
         self._mine: dict[str, tuple[float, bool]] = {}
@@ -151,7 +151,7 @@ class Scheduler(Loop):
         now = self._clock.monotonic()
         at, mine = self._mine.get(role, (float("-inf"), False))
         if now - at >= LOOK_SECONDS:
-            mine = await holds(self._store, self._clock, f"role/{role}")
+            mine = await take_duty(self._store, self._clock, f"role/{role}")
             self._mine[role] = now, mine
         return mine
 
@@ -159,7 +159,7 @@ class Scheduler(Loop):
         """Leave the roles of this process to the others."""
         for role, (_, mine) in self._mine.items():
             if mine:
-                await release(self._store, f"role/{role}")
+                await release_duty(self._store, f"role/{role}")
         self._mine.clear()
 
     async def see_to_the_overdue(self) -> None:
@@ -204,7 +204,7 @@ class Scheduler(Loop):
 
     async def mind_the_clock(self) -> None:
         """Records what time it is. If the clock has gone back, jobs stamped in the future get their delay from now."""
-        await look(self._store, self._clock)
+        await observe_clock(self._store, self._clock)
         now = self._clock.now()
         kept = await CLOCK.get(self._store, "last")
         last = kept.value if kept is not None else 0.0
@@ -249,7 +249,7 @@ class Scheduler(Loop):
         now = await time_for_destroying(self._store, self._clock)
         held = Filter(states=(State.held,), because="approval")
         async for job in self._every(held):
-            asked = await question_of(self._store, job)  # an older one, not asked any more, says nothing about it
+            asked = await read_question_of(self._store, job)  # an older one, not asked any more, says nothing about it
             if asked is not None and asked.approval.expired(now):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="it was not answered in time")
 
@@ -279,7 +279,7 @@ class Scheduler(Loop):
 
         A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
         """
-        known = [worker.tasks for worker in await take_down(self._store, now) if worker.tasks - {HTTP_TASK}]
+        known = [worker.tasks for worker in await forget_gone(self._store, now) if worker.tasks - {HTTP_TASK}]
         return frozenset({HTTP_TASK}).union(*known) if known else None
 
     async def _bury_task(self, task: str, now: float) -> None:
@@ -287,7 +287,7 @@ class Scheduler(Loop):
         async for job in self._every(due):
             if job.queue.startswith(CYCLE):
                 continue  # waits for its script, not for a worker
-            fence = await roster_unchanged(self._store)
+            fence = await make_roster_fence(self._store)
             if task in (await self._announced(self._clock.now()) or {task}):
                 return  # a worker came meanwhile, or none is left
             failure = Failure("exception", ("redrive.Unroutable",), f"no worker knows the task {task!r}")
@@ -306,7 +306,7 @@ class Scheduler(Loop):
 
     async def _every(self, chosen: Filter) -> AsyncIterator[Job]:
         """The oldest first, however many are passed over: none of them hides another."""
-        async for page in pages(self._store, chosen, PAGE, oldest=True):
+        async for page in read_pages(self._store, chosen, PAGE, oldest=True):
             for job in page:
                 yield job
 

@@ -24,12 +24,12 @@ from redrive.engine.attempt_state import AttemptState, Look
 from redrive.engine.breakers import Breakers, downstream_of
 from redrive.engine.clock import Clock
 from redrive.engine.context import Held
-from redrive.engine.effects import effects_of
-from redrive.engine.failure_log import Logbook
+from redrive.engine.effects import read_effects
+from redrive.engine.failure_log import FailureLog
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.threads import asked_within
+from redrive.engine.threads import ask_within
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.engine.verify import LOOK_SECONDS, Verifier, keep
+from redrive.engine.verify import LOOK_SECONDS, Verifier, put_witness
 from redrive.errors import Cancel, GiveUp, Retry, Signal, Snooze
 from redrive.failures.capture import capture, capture_lost_lease, words_of
 from redrive.failures.classify import cause_of
@@ -65,7 +65,7 @@ class Settlement:
         self._clock = clock
         self._breakers = breakers
         self._verifier = verifier
-        self.logbook = Logbook()
+        self.logbook = FailureLog()
 
     # -- good ends
 
@@ -88,7 +88,7 @@ class Settlement:
         puts = (RESULT.put(f"{job.id}/", text.encode()),) if apart and text is not None else ()
         move = lifecycle.succeeded(job, now, RESULT_APART if apart else text, attempt)
         if job.history or state.sitting is not None:
-            move = _learned(move, job, worked=True)
+            move = _add_lesson(move, job, worked=True)
         return Commit((move,), puts)
 
     async def _answered(self, state: AttemptState) -> None:
@@ -158,14 +158,14 @@ class Settlement:
         """
         job, handler = state.job, state.handler
         cause = self._cause(job, handler, failure)
-        puts = state.witness = (keep(job, witness),) if witness is not None else ()
-        look = await self._look(state, "after", witness) if _uncertain(cause, handler) else None
+        puts = state.witness = (put_witness(job, witness),) if witness is not None else ()
+        look = await self._look(state, "after", witness) if _is_uncertain(cause, handler) else None
         if look is not None and look.verdict == "verified":
             return self._recovered(state, look, failure)
         if cause.detail == "outcome_unknown" and look is not None:
-            cause = _cleared(cause, look, handler)
+            cause = _clear_doubt(cause, look, handler)
         elif cause.detail == "outcome_unknown" and asks_first:
-            cause = _certain(cause, "asked_before_replay")
+            cause = _make_transient(cause, "asked_before_replay")
         group, policy = fingerprint(failure, job.task, job.model), self._registry.policy_for(job)
         breaker, probes = await self._breakers.failed(job, handler, failure, cause, group, policy)
         case = Case(
@@ -173,7 +173,7 @@ class Settlement:
             abilities=handler.abilities(self._registry.fleet, self._registry.count),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
             usage=state.usage, breaker=breaker, probes=probes, sitting=state.sitting, tries=state.tries,
-            trusted_now=await self._trusted_now(job, policy), effects_seen=_seen(handler, look),
+            trusted_now=await self._trusted_now(job, policy), effects_seen=_describe_look(handler, look),
         )  # fmt: skip
         decision = await self._unless_open(state, await self._decided(case, handler))
         return Commit((self._transition(case, decision, group, state),), puts)
@@ -184,7 +184,7 @@ class Settlement:
             return decision
         if not state.has_used("once"):
             return decision
-        if not any(effect.open for effect in await effects_of(self._store, state.job.id)):
+        if not any(effect.open for effect in await read_effects(self._store, state.job.id)):
             return decision
         why = f"{without_promise(decision.why)} {LANDED_PERHAPS}"
         return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=RESOLVE)
@@ -238,7 +238,7 @@ class Settlement:
         log.warning("job %s (%s): %s", job.short_id, job.task, said)
         attempt = self._attempt(job, "recovered", now, state, failure, decision=said, strategy="verify")
         move = lifecycle.succeeded(job, now, None, attempt)
-        return Commit((_learned(move, job, worked=True),))
+        return Commit((_add_lesson(move, job, worked=True),))
 
     async def _decided(self, case: Case, handler: Handler) -> Decision:
         """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
@@ -334,9 +334,9 @@ class Settlement:
             decision.strategy,
             decision.tier if isinstance(decision, RetryLater) else None,
         )
-        self.logbook.failed(case, decision, group, _raised_in(state))
-        return _learned(
-            transition_for(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
+        self.logbook.failed(case, decision, group, _take_error(state))
+        return _add_lesson(
+            make_transition(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
         )
 
     def _waits_for(self, case: Case, decision: Decision, group: str) -> str | None:
@@ -368,7 +368,7 @@ class Settlement:
             job.run, outcome, job.started_at, now, job.worker, job.agent, job.model, changes, failure, cause, group,
             decision, usage, strategy, tier, self._registry.version,
         )  # fmt: skip
-        return attempt if state is None else _with_findings(attempt, state)
+        return attempt if state is None else _add_findings(attempt, state)
 
     # -- the user's own code
 
@@ -376,7 +376,7 @@ class Settlement:
         """With the task's own way to try again: a new payload, where it gives one that the task can take."""
         job, detail = case.job, case.cause.detail
         try:
-            found = await asked_within(handler.timeout or LOOK_SECONDS, handler.ways[detail], case.input())
+            found = await ask_within(handler.timeout or LOOK_SECONDS, handler.ways[detail], case.input())
             if found is None:
                 return case
             text = encode_payload(found).text
@@ -405,7 +405,7 @@ class Settlement:
         if text is None or summarise is None:
             return change
         try:
-            found = await asked_within(LOOK_SECONDS, summarise, text, change.max_tokens // SUMMARY_SHARE)
+            found = await ask_within(LOOK_SECONDS, summarise, text, change.max_tokens // SUMMARY_SHARE)
             if not isinstance(found, str):
                 raise TypeError(f"a summary must be text, this is {type(found).__name__}")
             summed_up = msgspec.structs.replace(change, summary=whole(found))
@@ -419,7 +419,7 @@ class Settlement:
             return change
 
 
-def _with_findings(attempt: Attempt, state: AttemptState) -> Attempt:
+def _add_findings(attempt: Attempt, state: AttemptState) -> Attempt:
     """With what the attempt found out beside its own end: what was seen of its effects, and that something is back."""
     look = state.look
     if look is None and not state.recovered:
@@ -433,12 +433,12 @@ def _with_findings(attempt: Attempt, state: AttemptState) -> Attempt:
     )
 
 
-def _seen(handler: Handler, look: Look | None) -> str | None:
+def _describe_look(handler: Handler, look: Look | None) -> str | None:
     """What the verifiers of a task saw, in words: nothing where they were not asked, None where it has none."""
     return look.words if look is not None else "" if handler.verifiable else None
 
 
-def _raised_in(state: AttemptState | None) -> BaseException | None:
+def _take_error(state: AttemptState | None) -> BaseException | None:
     """Take the exception that ended the attempt out of its state: its traceback holds the state alive."""
     if state is None:
         return None
@@ -446,36 +446,36 @@ def _raised_in(state: AttemptState | None) -> BaseException | None:
     return error
 
 
-def _uncertain(cause: Cause, handler: Handler) -> bool:
+def _is_uncertain(cause: Cause, handler: Handler) -> bool:
     return handler.verifiable and (cause.detail == "outcome_unknown" or handler.retry_policy == "verify_first")
 
 
-def _cleared(cause: Cause, look: Look, handler: Handler) -> Cause:
+def _clear_doubt(cause: Cause, look: Look, handler: Handler) -> Cause:
     """What was seen outside takes the doubt away where a replay can do no harm."""
     if before_replay(look.effects.values(), idempotent=handler.idempotent) != "run":
         return cause
-    return _certain(cause, "seen_outside")
+    return _make_transient(cause, "seen_outside")
 
 
-def _certain(cause: Cause, rule: str) -> Cause:
+def _make_transient(cause: Cause, rule: str) -> Cause:
     """The cause of a failure that may be retried, since nothing is repeated that has landed."""
     return msgspec.structs.replace(
         cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule=rule
     )
 
 
-def _learned(move: Transition, job: Job, *, worked: bool) -> Transition:
+def _add_lesson(move: Transition, job: Job, *, worked: bool) -> Transition:
     """Whether what the last failure led to has helped."""
     last = job.history[-1] if job.history else None
     if last is None or last.fingerprint is None or last.strategy is None:
         return move
-    return msgspec.structs.replace(move, lesson=(last.fingerprint, _tried(last, job), worked))
+    return msgspec.structs.replace(move, lesson=(last.fingerprint, _describe_try(last, job), worked))
 
 
 _GIVEN_UP: Final = frozenset({"bury", "hold", "undecided"})
 
 
-def _tried(last: Attempt, job: Job) -> str:
+def _describe_try(last: Attempt, job: Job) -> str:
     """What was decided after the last attempt; where that was to give up, what somebody changed to bring it back."""
     if last.strategy not in _GIVEN_UP:
         return last.strategy or ""
@@ -484,7 +484,7 @@ def _tried(last: Attempt, job: Job) -> str:
     return "+".join(changed) or "redriven"
 
 
-def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: str | None = None) -> Transition:
+def make_transition(case: Case, decision: Decision, attempt: Attempt, waits_for: str | None = None) -> Transition:
     """A decision as the move that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint
@@ -518,13 +518,13 @@ def transition_for(case: Case, decision: Decision, attempt: Attempt, waits_for: 
     )  # fmt: skip
 
 
-def signal_in(error: BaseException) -> Signal | None:
+def find_signal(error: BaseException) -> Signal | None:
     """The signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
     if isinstance(error, Signal):
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
-    found = [signal for member in error.exceptions if (signal := signal_in(member)) is not None]
+    found = [signal for member in error.exceptions if (signal := find_signal(member)) is not None]
     return min(found, key=_strength, default=None)
 
 

@@ -26,7 +26,7 @@ FAREWELL_SECONDS: Final = 0.4
 """How long the store has to take what is given back."""
 
 
-class Ending:
+class ShutdownWatch:
     """Watches a process that was told to end. An event loop that answers ends by itself, however long it takes."""
 
     def __init__(self, workers: Callable[[], Iterable[Worker]], grace: float, status: int = 0) -> None:

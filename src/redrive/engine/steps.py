@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
-from redrive.engine.threads import finished
+from redrive.engine.threads import finish
 
 
 class Ask:
@@ -55,7 +55,7 @@ async def drive(steps: Steps) -> Any:
         want = next(steps)
         while True:
             try:
-                found = await (want.awaitable if isinstance(want, Ask) else finished(want()))
+                found = await (want.awaitable if isinstance(want, Ask) else finish(want()))
             except BaseException as error:  # noqa: BLE001 - goes back into the steps
                 want = steps.throw(error)
             else:

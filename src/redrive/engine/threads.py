@@ -67,7 +67,7 @@ class Threads:
 NOT_RUN: Final = (CoroutineType, asyncio.Future, GeneratorType, AsyncGeneratorType)
 
 
-async def finished(value: Any) -> Any:
+async def finish(value: Any) -> Any:
     """What a function returned, once it has really run: a lambda or a decorator may have returned a coroutine only."""
     while isinstance(value, NOT_RUN) or inspect.isawaitable(value):
         if isinstance(value, GeneratorType | AsyncGeneratorType):
@@ -76,10 +76,10 @@ async def finished(value: Any) -> Any:
     return value
 
 
-async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
+async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of the user's answers, plain or async. Nobody else has to wait for a plain one."""
     if inspect.iscoroutinefunction(function):
-        return await finished(function(*arguments))
+        return await finish(function(*arguments))
     call, threads = _Call(function, arguments), Threads()
     try:
         found = await threads.run(call)
@@ -88,15 +88,15 @@ async def asked(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     finally:
         threads.stop()
-    return await finished(found)
+    return await finish(found)
 
 
-async def asked_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+async def ask_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
     """The same, for so long."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await asked(function, *arguments)
+            return await ask(function, *arguments)
     except TimeoutError:
         if limit.expired():
             raise TimeoutError(f"no answer within {seconds:g} s") from None
@@ -150,7 +150,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_Call.forget_all)
 
 
-class Raised(Exception):
+class CarriedError(Exception):
     """Carries what a future cannot: an exception that would close or cancel whatever awaits it, or end its loop."""
 
     def __init__(self, error: BaseException) -> None:
@@ -170,7 +170,7 @@ def _serve(work: Queue, idle: threading.Semaphore) -> None:
         except (Exception, Signal) as error:  # noqa: BLE001 - handed to whoever awaits it
             answer(None, error)
         except BaseException as error:  # noqa: BLE001 - the same
-            answer(None, Raised(error))
+            answer(None, CarriedError(error))
         else:
             answer(value, None)
         idle.release()

@@ -38,7 +38,7 @@ _FAILED: Final = frozenset({"failed", "lost"})
 Attributes = dict[str, "AttributeValue"]
 
 
-def spared(act: Callable[..., T], *said: object) -> T | None:
+def call_safely(act: Callable[..., T], *said: object) -> T | None:
     """Whoever listens must not harm the work: what goes wrong in a span processor is told, and that is all."""
     try:
         return act(*said)
@@ -47,7 +47,7 @@ def spared(act: Callable[..., T], *said: object) -> T | None:
         return None
 
 
-class Sent(msgspec.Struct, frozen=True):
+class TracedJobs(msgspec.Struct, frozen=True):
     """Jobs on their way to the store, each with the context of its sending."""
 
     span: trace.Span | None
@@ -79,28 +79,28 @@ class Tracer:
     # -- sending
 
     @contextmanager
-    def sending(self, jobs: Sequence[Job]) -> Iterator[Sent]:
+    def sending(self, jobs: Sequence[Job]) -> Iterator[TracedJobs]:
         """One span for what is handed in together, with the error where the store does not take it."""
-        span = spared(self._send, jobs)
+        span = call_safely(self._send, jobs)
         with self._current(span):
             said = self.traceparent() if span is not None else None
             try:
-                yield Sent(span, [_stamped(job, said) for job in jobs] if said else list(jobs))
+                yield TracedJobs(span, [_stamp(job, said) for job in jobs] if said else list(jobs))
             except Exception as error:
                 if span is not None:
-                    spared(self._failed, span, type(error).__name__, str(error))
+                    call_safely(self._failed, span, type(error).__name__, str(error))
                 raise
 
     def _send(self, jobs: Sequence[Job]) -> trace.Span:
         queues = {job.queue for job in jobs}
         queue = queues.pop() if len(queues) == 1 else None
         alone = len(jobs) == 1
-        attributes = _of_job(jobs[0]) if alone else {"messaging.batch.message_count": len(jobs)}
+        attributes = _describe_job(jobs[0]) if alone else {"messaging.batch.message_count": len(jobs)}
         return self._tracer.start_span(
             f"send {queue}" if queue else "send",
             context=self._asked_by(jobs),
             kind=self._trace.SpanKind.PRODUCER,
-            attributes=_of_queue(queue, "send") | attributes,
+            attributes=_describe_queue(queue, "send") | attributes,
         )
 
     @contextmanager
@@ -114,7 +114,7 @@ class Tracer:
             yield
         finally:
             self._contexts.detach(token)
-            spared(span.end)
+            call_safely(span.end)
 
     def _asked_by(self, jobs: Sequence[Job]) -> TraceContext | None:
         """Whoever asks now, or the one whom the caller named in the headers; None means: what is current."""
@@ -141,7 +141,7 @@ class Tracer:
     @contextmanager
     def attempt(self, job: Job, *, somebody_waits: bool) -> Iterator[trace.Span | None]:
         """The span of one attempt. Somebody who waits for it may have a trace of his own."""
-        span = spared(self._begin, job, somebody_waits)
+        span = call_safely(self._begin, job, somebody_waits)
         with self._current(span):
             yield span
 
@@ -153,7 +153,7 @@ class Tracer:
             # What happens to be current in a worker has nothing to do with the job.
             context=creation or (None if somebody_waits else self._contexts.Context()),
             kind=self._trace.SpanKind.CONSUMER,
-            attributes=_of_queue(job.queue, "process") | _of_job(job) | _of_run(job),
+            attributes=_describe_queue(job.queue, "process") | _describe_job(job) | _describe_run(job),
             links=links,
             start_time=None if started_at is None else _nanoseconds(started_at),
         )
@@ -161,7 +161,7 @@ class Tracer:
     def settled(self, span: trace.Span | None, commit: Commit | None) -> None:
         """How the attempt ended and what was decided, as an event."""
         if span is not None and span.is_recording():
-            spared(self._settled, span, commit)
+            call_safely(self._settled, span, commit)
 
     def _settled(self, span: trace.Span, commit: Commit | None) -> None:
         if commit is None:
@@ -172,7 +172,7 @@ class Tracer:
 
     def lost(self, move: Transition) -> None:
         """The attempt of a worker that died, told by whoever found it: its own span went with it."""
-        spared(self._lost, move)
+        call_safely(self._lost, move)
 
     def _lost(self, move: Transition) -> None:
         span = self._begin(move.job, False, move.job.started_at)
@@ -185,7 +185,7 @@ class Tracer:
         if attempt is not None:
             self._told(span, attempt)
         if move.move != "succeeded" or attempt is not None:
-            span.add_event(move.move, _decision(move), _nanoseconds(move.at))
+            span.add_event(move.move, _describe_decision(move), _nanoseconds(move.at))
 
     def _told(self, span: trace.Span, attempt: Attempt) -> None:
         if attempt.usage is not None:
@@ -209,7 +209,7 @@ API: Final = "opentelemetry.trace"
 _tracer: Tracer | None = None
 
 
-def tracer() -> Tracer | None:
+def get_tracer() -> Tracer | None:
     """The tracer, if this program has a tracer provider by now. Without opentelemetry this is one look into a dict."""
     global _tracer
     api = sys.modules.get(API)
@@ -223,19 +223,19 @@ def tracer() -> Tracer | None:
     return _tracer
 
 
-def current_traceparent() -> str | None:
+def get_traceparent() -> str | None:
     """Of the attempt that runs here, for those whom it calls; None where nobody listens."""
-    found = tracer()
+    found = get_tracer()
     return None if found is None else found.traceparent()
 
 
-def _stamped(job: Job, traceparent: str) -> Job:
+def _stamp(job: Job, traceparent: str) -> Job:
     options = msgspec.structs.replace(job.options, traceparent=traceparent) if job.options_json else None
     said = options or Options(traceparent=traceparent)
     return msgspec.structs.replace(job, options_json=msgspec.json.encode(said).decode())
 
 
-def _of_queue(queue: str | None, operation: str) -> Attributes:
+def _describe_queue(queue: str | None, operation: str) -> Attributes:
     said: Attributes = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
@@ -244,7 +244,7 @@ def _of_queue(queue: str | None, operation: str) -> Attributes:
     return said if queue is None else said | {"messaging.destination.name": queue}
 
 
-def _of_job(job: Job) -> Attributes:
+def _describe_job(job: Job) -> Attributes:
     said = {
         "messaging.message.id": job.id,
         "messaging.message.conversation_id": job.session_id,
@@ -253,11 +253,11 @@ def _of_job(job: Job) -> Attributes:
         "messaging.redrive.agent": job.agent,
         "messaging.redrive.model": job.model,
     }
-    return _known(said)
+    return _drop_unknown(said)
 
 
-def _of_run(job: Job) -> Attributes:
-    return _known(
+def _describe_run(job: Job) -> Attributes:
+    return _drop_unknown(
         {
             "messaging.client.id": job.worker,
             "messaging.redrive.message.delivery_count": job.run,
@@ -266,7 +266,7 @@ def _of_run(job: Job) -> Attributes:
     )
 
 
-def _decision(move: Transition) -> Attributes:
+def _describe_decision(move: Transition) -> Attributes:
     """What was decided, and why, in redrive's own words; never what the job carries."""
     attempt, cause = move.attempt, move.attempt.cause if move.attempt else None
     said: dict[str, object] = {
@@ -280,7 +280,7 @@ def _decision(move: Transition) -> Attributes:
         "lane": move.set.get("lane"),
         "delay_seconds": _delay(move),
     }
-    return _known({f"redrive.{name}": value for name, value in said.items()})
+    return _drop_unknown({f"redrive.{name}": value for name, value in said.items()})
 
 
 def _delay(move: Transition) -> float | None:
@@ -288,7 +288,7 @@ def _delay(move: Transition) -> float | None:
     return max(0.0, run_at - move.at) if isinstance(run_at, float | int) else None
 
 
-def _known(said: Mapping[str, object]) -> Attributes:
+def _drop_unknown(said: Mapping[str, object]) -> Attributes:
     return {name: value for name, value in said.items() if isinstance(value, str | bool | int | float)}
 
 

@@ -26,7 +26,7 @@ _met: list[Clock] = []
 """Clocks other than the system's. They are kept: another one in the place of a lost clock would be taken for it."""
 
 
-def meet(clock: Clock) -> ClockReading:
+def meet_clock(clock: Clock) -> ClockReading:
     """Notes what a clock says when this process sees it first: from then on its own steady clock vouches for it."""
     now = _read(clock, 0.0)
     found = _first.get(now.process)
@@ -37,17 +37,17 @@ def meet(clock: Clock) -> ClockReading:
     return found
 
 
-def read(clock: Clock) -> ClockReading:
+def read_clock(clock: Clock) -> ClockReading:
     """Reads both clocks."""
-    return _read(clock, meet(clock).began)
+    return _read(clock, meet_clock(clock).began)
 
 
-async def look(store: Store, clock: Clock, *, write: bool = True) -> ClockRecord:
+async def observe_clock(store: Store, clock: Clock, *, write: bool = True) -> ClockRecord:
     """Reads the clocks, adds the reading to the record and tells of a jump. Gives the record as it was before."""
     kept = await TRUSTED_TIME.get(store, KEY)
     before = kept.value if kept else await _first_record(store, clock)
-    after = advance(before, read(clock))
-    told = _tell(before if kept else ClockRecord(before.trusted), after)
+    after = advance(before, read_clock(clock))
+    told = _log_hold_change(before if kept else ClockRecord(before.trusted), after)
     if write or told or kept is None:
         put = TRUSTED_TIME.put(KEY, after, kept.version if kept else None)
         await try_commit(store, puts=[put], what="the time was noted")  # another process's reading is as good
@@ -56,10 +56,10 @@ async def look(store: Store, clock: Clock, *, write: bool = True) -> ClockRecord
 
 async def time_for_destroying(store: Store, clock: Clock) -> float:
     """Gives the time by which something may be old enough to be deleted, buried or forgotten."""
-    return decide(await look(store, clock, write=False), read(clock))
+    return decide(await observe_clock(store, clock, write=False), read_clock(clock))
 
 
-async def clock_jumped(store: Store) -> ClockHold | None:
+async def read_clock_jump(store: Store) -> ClockHold | None:
     """Gives the jump of the clock that has not held yet: since when, and by how much. None where there is none."""
     kept = await TRUSTED_TIME.get(store, KEY)
     hold = kept.value.hold if kept else None
@@ -68,12 +68,12 @@ async def clock_jumped(store: Store) -> ClockHold | None:
 
 async def _first_record(store: Store, clock: Clock) -> ClockRecord:
     """Where no process has read the clock yet, the latest move of a job says what time it was then."""
-    first = meet(clock)
+    first = meet_clock(clock)
     earlier = [event.at for event in await store.latest(EARLIER) if event.at < first.wall]
     return advance(ClockRecord(ClockReading(max(earlier))), first) if earlier else ClockRecord(first)
 
 
-def _tell(before: ClockRecord, after: ClockRecord) -> bool:
+def _log_hold_change(before: ClockRecord, after: ClockRecord) -> bool:
     """Logs a new time that begins to be held, or the end of it; True where there was something to tell."""
     if after.hold is not None and (before.hold is None or before.hold.since != after.hold.since):
         log.warning("%s", describe(after.hold))

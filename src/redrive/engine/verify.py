@@ -14,9 +14,9 @@ from redrive.core.payload import encode_result, repr_of
 from redrive.core.redact import redact, redact_text
 from redrive.core.store import Put, Store
 from redrive.engine.attempt_state import Look
-from redrive.engine.inputs import effective
+from redrive.engine.inputs import make_effective_input
 from redrive.engine.registry import Handler, Registry
-from redrive.engine.threads import asked_within
+from redrive.engine.threads import ask_within
 from redrive.errors import StoreError
 
 log = logging.getLogger("redrive.effects")
@@ -42,11 +42,13 @@ class Verifier:
         except StoreError as error:
             log.warning("job %s (%s): its effects cannot be looked for: %s", job.short_id, job.task, error)
             return Look("indeterminate", dict.fromkeys((effect.name for effect in handler.effects), "indeterminate"))
-        payload = effective(inner, manifest, self._registry).payload
+        payload = make_effective_input(inner, manifest, self._registry).payload
         limit = manifest.timeout or LOOK_SECONDS
-        found = {effect.name: await _seen(effect, payload, witness, inner, limit) for effect in manifest.effects}
+        found = {
+            effect.name: await _verify_effect(effect, payload, witness, inner, limit) for effect in manifest.effects
+        }
         removing = frozenset(effect.name for effect in manifest.effects if effect.mode == "absent")
-        return Look(combine_verdicts(list(found.values())), found, removing, _kept_short(witness))
+        return Look(combine_verdicts(list(found.values())), found, removing, _shorten_witness(witness))
 
     async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
         """The operation whose effects count; its own where the inner one cannot be loaded."""
@@ -66,7 +68,7 @@ class Verifier:
         return kept.value if kept is not None else 0
 
 
-def _kept_short(witness: object) -> Json:
+def _shorten_witness(witness: object) -> Json:
     """A witness as an attempt keeps it: a short one whole, else only its path where it has one."""
     text, problem = encode_result(witness)
     if problem is None and text is not None and len(text) <= SHOWN_WITNESS:
@@ -75,7 +77,7 @@ def _kept_short(witness: object) -> Json:
     return {"path": redact_text(path)} if path is not None else None
 
 
-def keep(job: Job, witness: object) -> Put:
+def put_witness(job: Job, witness: object) -> Put:
     """The witness of the latest uncertainty; an older one no longer counts."""
     text, problem = encode_result(witness)
     if problem or text is None or len(text) > WITNESS_LIMIT:
@@ -84,14 +86,14 @@ def keep(job: Job, witness: object) -> Put:
     return WITNESS.put(f"{job.id}/", text.encode())
 
 
-def nothing_landed(job: Job) -> list[Put]:
+def put_nothing_landed(job: Job) -> list[Put]:
     """Somebody knows that no attempt so far has left anything outside: none of them is looked for any more."""
     return [WITNESS.drop(f"{job.id}/"), ABSENT.put(f"{job.id}/", job.run)]
 
 
-async def _seen(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
+async def _verify_effect(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
     try:
-        return read_verdict(await asked_within(limit, effect.verify, dict(payload), witness), effect.mode)
+        return read_verdict(await ask_within(limit, effect.verify, dict(payload), witness), effect.mode)
     except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
         log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
         return "indeterminate"

@@ -16,19 +16,19 @@ from redrive.core.commit import apply_each, commit_each, try_commit
 from redrive.core.job import Ending, Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Claim, Commit, Filter, Lease, Put, Store, Wanted
-from redrive.engine.attempt import UNMARKED, Attempts
+from redrive.engine.attempt import UNMARKED, AttemptRunner
 from redrive.engine.attempt_state import AttemptState
-from redrive.engine.blocked_loop import Relief, waited
+from redrive.engine.blocked_loop import LoopRelief, has_waited_too_long
 from redrive.engine.breakers import Breakers, downstream_of
 from redrive.engine.bus import Bus
 from redrive.engine.capacity import Slots
 from redrive.engine.clock import Clock
 from redrive.engine.deploys import note_version
-from redrive.engine.heartbeat import Heart
+from redrive.engine.heartbeat import Heartbeats
 from redrive.engine.interrupts import Interrupts
 from redrive.engine.loop import Loop
 from redrive.engine.outbox import Outbox
-from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.queue_pauses import read_paused_queues
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.runners import Key, Runners
 from redrive.engine.threads import Threads
@@ -36,10 +36,10 @@ from redrive.engine.worker_registry import (
     ANNOUNCE_SECONDS,
     GONE_AFTER,
     Announcement,
-    Blocked,
-    announced,
-    joined,
-    withdrawn,
+    BlockedLoop,
+    drop_announcement,
+    put_announcement,
+    put_arrival,
 )
 from redrive.engine.workflow_steps import LOOKED_AT
 from redrive.errors import CommitUnknown, StoreError
@@ -99,7 +99,7 @@ class Worker(Loop):
         self._clock = clock
         self._poll = poll
         self._threads = Threads()
-        self._attempts = Attempts(store, registry, clock, self._threads, bus)
+        self._attempts = AttemptRunner(store, registry, clock, self._threads, bus)
         self._attempts.stopping, self._attempts.dying = self._stopping.is_set, self._dies
         self._interrupts = Interrupts()
         self._is_signal = self._interrupts.explain
@@ -119,8 +119,8 @@ class Worker(Loop):
         self._lone: str | None = None
         """The job that has it now."""
         self._beats = heartbeats
-        self.heart: Heart | None = None
-        self.relief: Relief | None = None
+        self.heart: Heartbeats | None = None
+        self.relief: LoopRelief | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arriving = threading.Lock()
         """Held while claimed jobs arrive, and while the heart's thread decides that some have not."""
@@ -172,8 +172,8 @@ class Worker(Loop):
         self._interrupts.join()
         if self.heart is None and self._beats:
             loop = asyncio.get_running_loop()
-            relief = self.relief = Relief(self, self._store)
-            heart = self.heart = Heart(
+            relief = self.relief = LoopRelief(self, self._store)
+            heart = self.heart = Heartbeats(
                 self._store, loop, self._running, self._lost, named=self._named, helps=relief, now=self._clock.now
             )
             self._loop = loop
@@ -294,7 +294,7 @@ class Worker(Loop):
         now = self._clock.monotonic()
         if now - self._paused_at >= PAUSED_SECONDS:
             self._paused_at = now
-            self._paused = frozenset(await paused_queues(self._store))
+            self._paused = frozenset(await read_paused_queues(self._store))
         return self._paused
 
     def refresh(self) -> None:
@@ -341,7 +341,7 @@ class Worker(Loop):
             if commit is not None:
                 self._hand_over(job, commit)
             else:
-                _taken_away(job)
+                _log_taken_away(job)
         except asyncio.CancelledError:
             self._stopped(job, state)
         except StoreError as error:
@@ -361,7 +361,7 @@ class Worker(Loop):
     def _stopped(self, job: Job, state: AttemptState) -> None:
         """Stopped while its end was being settled, e.g. by somebody's slow verifier."""
         if state.cancelled:
-            _taken_away(job)
+            _log_taken_away(job)
             return
         why = "the worker stopped while its end was being settled"
         log.warning("job %s (%s) is given back: %s", job.short_id, job.task, why)
@@ -479,14 +479,14 @@ class Worker(Loop):
         before, self._announced = self._announced, self._clock.monotonic()
         puts: tuple[Put, ...] = (self.announcement(None),)
         if self._announced - before >= GONE_AFTER or self._enrolled != self.slots.tasks:
-            puts = (*puts, joined(self._clock.now()))
+            puts = (*puts, put_arrival(self._clock.now()))
         await try_commit(self._store, puts=puts, what=f"worker {self.id} was announced")
         self._enrolled = self.slots.tasks
         if not self._noted and (version := self._registry.version) is not None:
             await note_version(self._store, version, self._since)
             self._noted = True
 
-    def announcement(self, blocked: Blocked | None) -> Put:
+    def announcement(self, blocked: BlockedLoop | None) -> Put:
         slots = self.slots
         said = Announcement(
             slots.tasks,
@@ -502,16 +502,20 @@ class Worker(Loop):
             self._registry.version,
             self._stopping.is_set(),
         )
-        return announced(self.id, said)
+        return put_announcement(self.id, said)
 
     # -- while the event loop is blocked: called by the heart's thread
 
     def withdraw(self, silent: float) -> list[Job]:
         """Keeps jobs from beginning that have waited for some seconds, or for a third of a short lease."""
         states = {key: self._states.get(key) for key in self._runners.unbegun()}
-        late = {key: state.job for key, state in states.items() if state is not None and waited(state.job, silent)}
+        late = {
+            key: state.job
+            for key, state in states.items()
+            if state is not None and has_waited_too_long(state.job, silent)
+        }
         jobs = [late[key] for key in self._runners.withdraw(late)]
-        jobs += [job for job in list(self._alone) if waited(job, silent) and self._begins(job)]
+        jobs += [job for job in list(self._alone) if has_waited_too_long(job, silent) and self._begins(job)]
         self._withdrawn |= {(job.id, job.token): job for job in jobs}
         return jobs
 
@@ -554,7 +558,7 @@ class Worker(Loop):
 
         What blocks the loop still runs, and so do effects of it: that job is left to its lease.
         """
-        await apply_each(self._store, [*self.outbox.waiting(), Commit(puts=(withdrawn(self.id),))])
+        await apply_each(self._store, [*self.outbox.waiting(), Commit(puts=(drop_announcement(self.id),))])
         blocking = self.heart.culprit().job_id if self.heart is not None else None
         begun = set(self._runners.running)
         moves = [
@@ -581,7 +585,7 @@ class Worker(Loop):
     async def _withdraw(self) -> None:
         self._announced = float("-inf")
         try:
-            await try_commit(self._store, puts=[withdrawn(self.id)], what=f"worker {self.id} has left")
+            await try_commit(self._store, puts=[drop_announcement(self.id)], what=f"worker {self.id} has left")
         except Exception:  # noqa: BLE001 - the announcement ages by itself
             log.warning("worker %s could not withdraw its announcement", self.id)
 
@@ -590,5 +594,5 @@ def always() -> bool:
     return True
 
 
-def _taken_away(job: Job) -> None:
+def _log_taken_away(job: Job) -> None:
     log.warning("job %s (%s) was taken away while it ran: its result does not count", job.short_id, job.task)

@@ -10,7 +10,7 @@ from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import CYCLE, State
 from redrive.core.store import Filter, Put, Store, Wanted
-from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.queue_pauses import read_paused_queues
 
 ANNOUNCE_SECONDS: Final = 20.0
 """How often a worker says that it lives."""
@@ -21,7 +21,7 @@ PARKED: Final = Filter(states=(State.held,), because="circuit_open")
 """Jobs that a breaker holds."""
 
 
-class Blocked(msgspec.Struct, frozen=True):
+class BlockedLoop(msgspec.Struct, frozen=True):
     """What keeps a worker's event loop from everything else, and since when."""
 
     task: str
@@ -47,7 +47,7 @@ class Announcement(msgspec.Struct, frozen=True):
     """What it takes of all that it could run; None for everything."""
     stalled_after: dict[str, float | None] = {}
     """After how many seconds without progress a job counts as stalled, for the tasks that say so; None: never."""
-    blocked: Blocked | None = None
+    blocked: BlockedLoop | None = None
     """Why it begins nothing now. Its thread says so: the event loop cannot."""
     since: float | None = None
     """When it started."""
@@ -75,38 +75,38 @@ ROSTER: Final = Kind[float]("roster", float)
 EVERYBODY: Final = "everybody"
 
 
-def announced(worker: str, said: Announcement) -> Put:
+def put_announcement(worker: str, said: Announcement) -> Put:
     return WORKER.put(worker, said)
 
 
-def joined(now: float) -> Put:
+def put_arrival(now: float) -> Put:
     """A worker comes, or comes back: what was decided without it does not count."""
     return ROSTER.put(EVERYBODY, now)
 
 
-async def roster_unchanged(store: Store) -> Put:
+async def make_roster_fence(store: Store) -> Put:
     """The fence of a decision by announcements that are read after this."""
     kept = await ROSTER.get(store, EVERYBODY)
     return ROSTER.put(EVERYBODY, kept.value, kept.version) if kept is not None else ROSTER.put(EVERYBODY, 0.0, 0)
 
 
-def withdrawn(worker: str, version: int | None = None) -> Put:
+def drop_announcement(worker: str, version: int | None = None) -> Put:
     """It is gone; with a version, only if it has said nothing since."""
     return WORKER.drop(worker, version)
 
 
-async def living(store: Store, now: float) -> list[Announcement]:
+async def list_living(store: Store, now: float) -> list[Announcement]:
     """Whoever lives, wherever it runs."""
     return [said for _, said, _ in await WORKER.all(store) if said.lives(now)]
 
 
-async def blocked_loops(store: Store, now: float) -> list[tuple[str, Blocked]]:
+async def list_blocked_loops(store: Store, now: float) -> list[tuple[str, BlockedLoop]]:
     """Every living worker whose event loop is blocked, by its id, wherever it runs."""
     living = [kept for kept in await WORKER.all(store) if kept.value.lives(now)]
     return [(kept.key, kept.value.blocked) for kept in living if kept.value.blocked is not None]
 
 
-async def unattended(store: Store, now: float, due_for: float = 0.0) -> dict[tuple[str, str], int]:
+async def count_unattended(store: Store, now: float, due_for: float = 0.0) -> dict[tuple[str, str], int]:
     """Jobs due for so long, by queue and task, that nobody runs: no living worker takes them.
 
     That a worker lives says nothing: one beside a dashboard knows only the built-in delivery, others are for some
@@ -115,14 +115,14 @@ async def unattended(store: Store, now: float, due_for: float = 0.0) -> dict[tup
     return await _without_worker(store, now, Filter(states=(State.waiting,), due_at=now - due_for))
 
 
-async def unprobed(store: Store, now: float, parked_for: float) -> dict[tuple[str, str], int]:
+async def count_unprobed(store: Store, now: float, parked_for: float) -> dict[tuple[str, str], int]:
     """Jobs parked for so long, by queue and task, whose probe no living worker could run: they do not come back by
     themselves, even if what they call answers again."""
     return await _without_worker(store, now, msgspec.structs.replace(PARKED, until=now - parked_for))
 
 
 async def _without_worker(store: Store, now: float, chosen: Filter) -> dict[tuple[str, str], int]:
-    workers, paused = await living(store, now), await paused_queues(store)
+    workers, paused = await list_living(store, now), await read_paused_queues(store)
     counted = await store.count(chosen, by=("queue", "task", "agent"))
     left: dict[tuple[str, str], int] = {}
     for (queue, task, agent), number in counted.items():
@@ -139,12 +139,12 @@ async def was_stopping(store: Store, worker: str | None) -> bool:
     return kept is not None and kept.value.stopping
 
 
-async def take_down(store: Store, now: float) -> list[Announcement]:
+async def forget_gone(store: Store, now: float) -> list[Announcement]:
     """Forget whoever left without a word. Whoever lives is left."""
     left = []
     for worker, said, version in await WORKER.all(store):
         if said.lives(now):
             left.append(said)
         else:
-            await try_commit(store, puts=[withdrawn(worker, version)], what=f"worker {worker} was forgotten")
+            await try_commit(store, puts=[drop_announcement(worker, version)], what=f"worker {worker} was forgotten")
     return left

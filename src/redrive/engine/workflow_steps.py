@@ -24,7 +24,7 @@ from redrive.core.store import MAX_PARTS, Commit, Filter, Store
 from redrive.core.workflow import BLOCKED, HELD_FOR, Flow, FlowStep, fill_references, judge
 from redrive.engine.attempt_state import AttemptState
 from redrive.engine.clock import Clock
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.settle import RESULT_APART
 from redrive.errors import JobError
 
@@ -51,10 +51,10 @@ async def companions_of(store: Store, clock: Clock, move: Transition | None) -> 
     """Lists the moves of other steps that belong to this end of a step; none for a job outside workflows."""
     if move is None or move.job.options_json is None or move.to not in _ENDS:
         return ()
-    return await Workflows(store, clock).companions(move)
+    return await WorkflowSteps(store, clock).companions(move)
 
 
-class Workflows:
+class WorkflowSteps:
     """Reads workflows, decides what moves with a step, and looks after those that wait."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -87,17 +87,17 @@ class Workflows:
         if step is None:
             return self._stranger(job, flow)
         jobs = await self._store.get([each.job_id for each in flow.before(step)])
-        waits_for = _not_done(flow, step, jobs)
+        waits_for = _list_unfinished(flow, step, jobs)
         if waits_for:
             why = f"It waits for {', '.join(waits_for)} of workflow {flow.name}."
             return lifecycle.held_back(
-                job, now, because=BLOCKED, why=why, recommendation=recommended(flow), held_for=flow.held_for
+                job, now, because=BLOCKED, why=why, recommendation=make_recommendation(flow), held_for=flow.held_for
             )
         state.results = results = await self._results(flow, jobs)
         lost = {flow.by_job[each.id].name for each in jobs} - results.keys()
-        changes = _filled(job.changes_json, results, lost)
+        changes = _fill_outputs(job.changes_json, results, lost)
         edited = edited_payload(job) is not None  # what the edit leaves out is no longer needed
-        payload = job.payload if edited else _filled(job.payload, results, lost)
+        payload = job.payload if edited else _fill_outputs(job.payload, results, lost)
         state.stored, state.job = job, msgspec.structs.replace(job, payload=payload, changes_json=changes)
         return None
 
@@ -249,13 +249,13 @@ class Workflows:
         }
         await self._look(sorted(before - self._done), states)
         found = judge(flow, held, states)
-        moves = [self._unblocked(job, _last_before(flow, job)) for job in found.ready]
+        moves = [self._unblocked(job, _name_steps_before(flow, job)) for job in found.ready]
         moves += [self._let_go(job, step, None) for job, step in found.doomed]
         return await commit_each(self._store, [*strangers, *moves])
 
     async def _held(self, flow: Flow) -> list[Job]:
         wanted = msgspec.structs.replace(_WAITING, held_for=flow.held_for)
-        return [job async for page in pages(self._store, wanted, 1000) for job in page]
+        return [job async for page in read_pages(self._store, wanted, 1000) for job in page]
 
     async def _spared(self, look: Callable[..., Awaitable[list[Transition]]], *what: object) -> list[Transition]:
         try:
@@ -270,22 +270,22 @@ def _ends_a_step(commit: Commit) -> bool:
     return first is not None and first.to is State.done and is_step(first.job)
 
 
-def recommended(flow: Flow) -> str:
+def make_recommendation(flow: Flow) -> str:
     """For a step that waits."""
     return f"Nothing to do: it runs when the steps before it are done; see `redrive workflows {flow.id[-8:]}`."
 
 
-def _last_before(flow: Flow, job: Job) -> str:
+def _name_steps_before(flow: Flow, job: Job) -> str:
     return ", ".join(flow.by_job[job.id].after)
 
 
-def _not_done(flow: Flow, step: FlowStep, jobs: Sequence[Job]) -> list[str]:
+def _list_unfinished(flow: Flow, step: FlowStep, jobs: Sequence[Job]) -> list[str]:
     """The steps directly before this one that are not done. One that is not there was done, and forgotten."""
     states: Mapping[str, State] = {job.id: job.state for job in jobs}
     return [name for name in step.after if states.get(flow.by_name[name].job_id, State.done) is not State.done]
 
 
-def _filled(text: str | None, results: Mapping[str, Json], lost: Collection[str]) -> str | None:
+def _fill_outputs(text: str | None, results: Mapping[str, Json], lost: Collection[str]) -> str | None:
     if text is None or '"$output"' not in text:
         return text
     return msgspec.json.encode(fill_references(msgspec.json.decode(text), results, lost)).decode()

@@ -28,8 +28,8 @@ from redrive.core.workflow import (
     store_references,
     workflow_id,
 )
-from redrive.engine.workflow_steps import WHO, recommended
-from redrive.engine.workflow_steps import Workflows as Flows
+from redrive.engine.workflow_steps import WHO, make_recommendation
+from redrive.engine.workflow_steps import WorkflowSteps as Flows
 from redrive.errors import (
     IllegalMove,
     InvalidOption,
@@ -215,7 +215,7 @@ class Workflow:
             "because": BLOCKED,
             "held_for": flow.held_for,
             "held_at": now,
-            "recommendation": recommended(flow),
+            "recommendation": make_recommendation(flow),
         }
         documents = [
             msgspec.structs.replace(put, key=put.key.replace(job.id, step.job_id, 1))

@@ -240,7 +240,7 @@ _IPV4_COMPATIBLE = IPv6Network("::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
-def endpoints(address: Address) -> tuple[Address, ...]:
+def list_endpoints(address: Address) -> tuple[Address, ...]:
     """Where packets to `address` may end up: itself, or the IPv4 addresses it carries, or both."""
     if isinstance(address, IPv4Address):
         return (address,)
@@ -257,7 +257,7 @@ def endpoints(address: Address) -> tuple[Address, ...]:
     return (address,)
 
 
-def special_range(address: Address) -> str | None:
+def find_special_range(address: Address) -> str | None:
     """The name of the special range that holds `address`; None for an ordinary public one."""
     table: Sequence[tuple[Network, str]] = _SPECIAL_IPV4 if isinstance(address, IPv4Address) else _SPECIAL_IPV6
     for network, name in table:
@@ -272,8 +272,8 @@ def judge(target: Target, address: Address, rules: Sequence[AllowRule]) -> None:
     """Raise ForbiddenAddress unless `address`, one of the target's, is public or allowed by a rule."""
     if any(rule.admits_name(target.host, target.port) or rule.admits_address(address, target.port) for rule in rules):
         return
-    for endpoint in endpoints(address):
-        name = special_range(endpoint)
+    for endpoint in list_endpoints(address):
+        name = find_special_range(endpoint)
         if name and not any(rule.admits_address(endpoint, target.port) for rule in rules):
             raise ForbiddenAddress(_refusal(target, address, endpoint, name))
 

@@ -23,7 +23,7 @@ from redrive.http.request import CredentialsMissing, Outgoing, Secrets, check_re
 if TYPE_CHECKING:
     from redrive.http.transport import Answer
 
-__all__ = ["TASK", "DeliveryError", "DeliveryPolicy", "check_request", "deliver", "verdict"]
+__all__ = ["TASK", "DeliveryError", "DeliveryPolicy", "check_request", "deliver", "judge_status"]
 
 TASK = HTTP_TASK
 _SPEAKS_FOR_ITSELF = frozenset(STATUSES) - {409}
@@ -59,7 +59,7 @@ class DeliveryError(Exception):
         self.error_kind = error_kind
 
 
-def verdict(status: int) -> Literal["ok", "retry", "permanent"]:
+def judge_status(status: int) -> Literal["ok", "retry", "permanent"]:
     """The whole rule: any 2xx is success; "later" and the receiver's own faults are retried; the rest never heals."""
     if 200 <= status <= 299:
         return "ok"
@@ -119,9 +119,9 @@ def _conclude(outgoing: Outgoing, answer: "Answer", secrets: Secrets) -> dict[st
         for name, value in answer.headers.items()
         if _KEPT_HEADERS.fullmatch(name)
     }
-    text = _text(answer)
+    text = _decode_body(answer)
     body = None if text is None else secrets.redact(text, cut=answer.truncated)
-    outcome = verdict(answer.status)
+    outcome = judge_status(answer.status)
     if outcome == "ok":
         return {"status": answer.status, "headers": headers, "body": body, "truncated": answer.truncated}
     raise DeliveryError(
@@ -133,7 +133,7 @@ def _conclude(outgoing: Outgoing, answer: "Answer", secrets: Secrets) -> dict[st
     )
 
 
-def _text(answer: "Answer") -> str | None:
+def _decode_body(answer: "Answer") -> str | None:
     """The body as text; None where there is none, or where it is something else."""
     charset = (answer.charset or "").lower()
     encoding = charset if charset in _CHARSETS else "utf-8"
@@ -149,7 +149,7 @@ def _text(answer: "Answer") -> str | None:
 def _message(outgoing: Outgoing, answer: "Answer") -> str:
     """What happened and what to do next. No path, no body: the message groups failures and may be shown anywhere."""
     what = f"{outgoing.method} to {outgoing.target.origin} was answered {answer.status} {answer.phrase}".rstrip()
-    if verdict(answer.status) == "retry":
+    if judge_status(answer.status) == "retry":
         return what
     if 300 <= answer.status <= 399:
         where = _redirection(outgoing.target, answer.headers.get("location"))

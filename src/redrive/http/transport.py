@@ -45,7 +45,7 @@ async def exchange(
     """
     deadline = asyncio.get_running_loop().time() + outgoing.timeout
     addresses = await _addresses(outgoing, rules, deadline)
-    with _unlogged():
+    with _silence_logs():
         return await _exchange(outgoing, headers, addresses, policy, deadline)
 
 
@@ -177,25 +177,25 @@ async def _read(response: httpx2.Response, limit: int, deadline: float) -> tuple
 def _transport(policy: DeliveryPolicy) -> httpx2.AsyncHTTPTransport:
     """One per delivery: a kept connection would serve every name behind its address, though it was verified for one."""
     limits = httpx2.Limits(max_keepalive_connections=0)
-    return httpx2.AsyncHTTPTransport(verify=_trusted(policy), trust_env=False, limits=limits)
+    return httpx2.AsyncHTTPTransport(verify=_make_ssl_context(policy), trust_env=False, limits=limits)
 
 
 class CertificatesMissing(Exception):
     """The operator named certificates that cannot be read. The message says where, and what to do."""
 
 
-def _trusted(policy: DeliveryPolicy) -> ssl.SSLContext:
+def _make_ssl_context(policy: DeliveryPolicy) -> ssl.SSLContext:
     """Choose the authorities to trust: `ca_file`, else SSL_CERT_FILE and SSL_CERT_DIR, else the system's.
 
     No other variable is read: who runs the worker says whom it trusts, but proxies would see what is sent.
     """
     if policy.ca_file is not None:
-        return _loaded(policy.ca_file, None)
-    return _loaded(os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None)
+        return _load_certificates(policy.ca_file, None)
+    return _load_certificates(os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None)
 
 
 @functools.cache
-def _loaded(file: str | None, folder: str | None) -> ssl.SSLContext:
+def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
     """Load certificates, once: it takes longer than most deliveries."""
     if file is None and folder is None:
         return httpx2.create_ssl_context(trust_env=False)
@@ -215,7 +215,7 @@ _delivering: ContextVar[bool] = ContextVar("_delivering", default=False)
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
+def _silence_logs() -> Iterator[None]:
     token = _delivering.set(True)
     try:
         yield

@@ -279,7 +279,7 @@ class Enqueuer:
         self, jobs: Sequence[Job], documents: Sequence[Put], fallback: Fallback | None = None
     ) -> list[Inserted]:
         """Insert jobs; where the program traces, as one span whose context the jobs keep."""
-        tracer = tracing.tracer() if tracing.API in sys.modules else None
+        tracer = tracing.get_tracer() if tracing.API in sys.modules else None
         if tracer is None:
             store = self._holder.store
             return await (self._holder.make() if store is None else store).insert(jobs, documents)

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from redrive.engine.interrupts import LoopThread
-from redrive.engine.threads import Raised
+from redrive.engine.threads import CarriedError
 from redrive.errors import RedriveError
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ async def _carry_over(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except (KeyboardInterrupt, SystemExit) as error:
-        raise Raised(error) from None
+        raise CarriedError(error) from None
 
 
 class Portal:
@@ -45,7 +45,7 @@ class Portal:
             raise RedriveError("this code runs in redrive's own event loop, which cannot wait for itself: use await")
         try:
             return asyncio.run_coroutine_threadsafe(_carry_over(work), loop).result()
-        except Raised as raised:
+        except CarriedError as raised:
             raise raised.error from None
 
     def start(self) -> asyncio.AbstractEventLoop:

@@ -15,8 +15,8 @@ import msgspec
 from redrive.config import Settings
 from redrive.engine.bus import Bus
 from redrive.engine.clock import Clock
-from redrive.engine.loop import carried_through
-from redrive.engine.trusted_time import meet
+from redrive.engine.loop import carry_through
+from redrive.engine.trusted_time import meet_clock
 from redrive.jobs.open_store import make_store
 from redrive.jobs.publishing_store import wrap_store
 
@@ -42,7 +42,7 @@ class StoreHolder:
         self._users = 0
         self._closes = False
         """One of the users that left wants the store closed."""
-        meet(clock)
+        meet_clock(clock)
 
     # -- making and replacing it
 
@@ -61,7 +61,7 @@ class StoreHolder:
     def use(self, store: Store | None, clock: Clock) -> None:
         """Use another store and clock from now on (redrive.testing)."""
         self.store, self.clock = store, clock
-        meet(clock)
+        meet_clock(clock)
 
     # -- using and closing it
 
@@ -78,7 +78,7 @@ class StoreHolder:
             self._closes = self._closes or closes
             if self._users or not self._closes:
                 return
-        await carried_through(self._close_unused())
+        await carry_through(self._close_unused())
 
     async def _close_unused(self) -> None:
         await self._end_services()
@@ -114,7 +114,7 @@ class StoreHolder:
 
     async def close(self) -> None:
         """Finish accepted writes and close the store, also while others use it. The next use makes it anew."""
-        await carried_through(self._close())
+        await carry_through(self._close())
 
     async def _close(self) -> None:
         await self._end_services()

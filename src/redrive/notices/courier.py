@@ -41,8 +41,8 @@ from redrive.core.redact import redact_text
 from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
 from redrive.engine.loop import Loop
-from redrive.engine.threads import Raised, asked
-from redrive.engine.worker_registry import living
+from redrive.engine.threads import CarriedError, ask
+from redrive.engine.worker_registry import list_living
 from redrive.errors import ConfigError
 
 log = logging.getLogger("redrive.notify")
@@ -102,7 +102,7 @@ def send_by(receiver: Callable[[Any], Any]) -> Callable[[Any], Awaitable[None]]:
     """Makes a send function of a user's function, which answers False where it does not take a message."""
 
     async def send(message: object) -> None:
-        if await asked(receiver, message) is False:
+        if await ask(receiver, message) is False:
             raise Undelivered("it answered False")
 
     return send
@@ -258,7 +258,7 @@ class Courier(Loop):
         if state.taken_by_another(self._me, now):
             return 0
         # a notice waits until the channels of all living workers have it, also those that only another process has
-        names = self.names.union(*(worker.channels for worker in await living(self._store, now)))
+        names = self.names.union(*(worker.channels for worker in await list_living(self._store, now)))
         is_due = any(names <= set(notice.told) for notice in waiting.values()) or any(
             plan_messages(channel, state, waiting, now) for channel in self._channels
         )
@@ -383,7 +383,7 @@ async def send_message(send: Callable[[Any], Awaitable[None]], message: object) 
 
 
 def _describe(error: BaseException) -> str:
-    error = error.error if isinstance(error, Raised) else error
+    error = error.error if isinstance(error, CarriedError) else error
     return redact_text(f"{type(error).__name__}: {error}")[:500]
 
 

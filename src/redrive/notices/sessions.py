@@ -20,9 +20,9 @@ from redrive.core.notice import DEFERRED, ESCALATED, OWNER, Notice, is_dealt_wit
 from redrive.core.outcome import shorten_result
 from redrive.core.store import Filter, Put
 from redrive.core.view import Shown
-from redrive.engine.approvals import question_of, questions_of
-from redrive.engine.consents import Consents, key_of, waits_for
-from redrive.engine.paging import pages
+from redrive.engine.approvals import read_approvals_of, read_question_of
+from redrive.engine.consents import Consents, make_consent_hold, make_grant_key
+from redrive.engine.paging import read_pages
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import IllegalMove, InvalidInput
 from redrive.jobs.tasks import Seconds, read_seconds
@@ -76,8 +76,8 @@ class Sessions:
 
     async def _ask_again(self, session_id: str, who: str) -> None:
         """Unblock the jobs that are held for want of consent: each asks again whether it has it."""
-        held = Filter(states=(State.held,), because="consent", held_for=waits_for(session_id))
-        async for jobs in pages(self._core.store, held, PAGE, oldest=True):
+        held = Filter(states=(State.held,), because="consent", held_for=make_consent_hold(session_id))
+        async for jobs in read_pages(self._core.store, held, PAGE, oldest=True):
             now = self._core.clock.now()
             moves = [lifecycle.unblocked(job, now, who=who, why="consent was given") for job in jobs]
             await commit_each(self._core.store, moves)  # what is missed here, the scheduler sees
@@ -94,7 +94,7 @@ class Sessions:
     async def costs(self, session_id: str) -> Usage:
         """Sum up what all attempts of the session's jobs have spent."""
         total, session_id = Usage(), check_id("session_id", session_id)
-        async for jobs in pages(self._core.store, Filter(session_id=session_id), PAGE):
+        async for jobs in read_pages(self._core.store, Filter(session_id=session_id), PAGE):
             for job in await self._core.store.get([job.id for job in jobs]):
                 for attempt in job.history:
                     total = total + attempt.usage if attempt.usage is not None else total
@@ -222,7 +222,7 @@ class Sessions:
         """Answer the question that the job waits for, and no other."""
         if not job.held_for:
             return []  # a framework inside the task has asked, and keeps the answer itself
-        asked, now = await question_of(self._core.store, job), self._core.clock.now()
+        asked, now = await read_question_of(self._core.store, job), self._core.clock.now()
         trusted_now = await time_for_destroying(self._core.store, self._core.clock)
         if asked is None or asked.approval.answer != "open" or asked.approval.expired(trusted_now):
             raise IllegalMove(f"the question of job {job.short_id} has expired: it goes on by itself", job_id=job.id)
@@ -230,7 +230,7 @@ class Sessions:
 
     async def questions(self, job: Job) -> Sequence[Approval]:
         """List what a job has asked, with the answers."""
-        return await questions_of(self._core.store, job.id)
+        return await read_approvals_of(self._core.store, job.id)
 
 
 def decide_no(job: Job, now: float, who: str, why: str | None) -> Transition:
@@ -249,7 +249,7 @@ def check_asks(job: Job) -> None:
 
 
 def _put(grant: Grant) -> Put:
-    return GRANT.put(key_of(grant), grant)
+    return GRANT.put(make_grant_key(grant), grant)
 
 
 def _make_id(core: Core) -> str:

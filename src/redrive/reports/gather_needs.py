@@ -15,10 +15,17 @@ from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Filter, LeftBehind
 from redrive.deadletters.group import GroupView, lessons_by_group, view
 from redrive.deadletters.group_alerts import read_states
-from redrive.engine.paging import pages
-from redrive.engine.queue_pauses import paused_queues
-from redrive.engine.trusted_time import clock_jumped
-from redrive.engine.worker_registry import GONE_AFTER, PARKED, blocked_loops, living, unattended, unprobed
+from redrive.engine.paging import read_pages
+from redrive.engine.queue_pauses import read_paused_queues
+from redrive.engine.trusted_time import read_clock_jump
+from redrive.engine.worker_registry import (
+    GONE_AFTER,
+    PARKED,
+    count_unattended,
+    count_unprobed,
+    list_blocked_loops,
+    list_living,
+)
 from redrive.flows.schedules import missed_schedules
 from redrive.notices.courier import channel_problems
 from redrive.reports.needs import (
@@ -87,7 +94,7 @@ async def look(
         await _unattended(core, queue, now),
         unprobed=await _unprobed(core, queue, now),
         oldest=next(iter(await core.store.overdue(now, queue)), None),
-        known=frozenset().union(*(worker.tasks for worker in await living(core.store, now))),
+        known=frozenset().union(*(worker.tasks for worker in await list_living(core.store, now))),
         left_behind=left,
         list_stalled=await _stalled(core, queue, now, lost),
         cycles=await _cycles(core, queue, now),
@@ -105,14 +112,14 @@ async def _with_surroundings(core: Core, spool: Spool, effects: Effects, seen: S
         seen,
         blocked=[
             Blocked(worker, str(one), one.since, one.job_id)
-            for worker, one in await blocked_loops(core.store, seen.now)
+            for worker, one in await list_blocked_loops(core.store, seen.now)
         ],
         unfired=await _unfired(core, seen),
         spooled=spool.count(),
         disk_free=_disk_free(spool),
         channels=await channel_problems(core.store),
         effects=await effects.open(),
-        jump=await clock_jumped(core.store),
+        jump=await read_clock_jump(core.store),
     )
 
 
@@ -289,8 +296,8 @@ async def _late(core: Core, queue: str | None, now: float) -> list[Filter]:
     ]
     if not overdue:
         return []
-    known = frozenset[str]().union(*(worker.tasks for worker in await living(core.store, now)))
-    paused = await paused_queues(core.store)
+    known = frozenset[str]().union(*(worker.tasks for worker in await list_living(core.store, now)))
+    paused = await read_paused_queues(core.store)
     routes = {(one.queue, one.task) for one in overdue if one.task not in known and one.queue not in paused}
     return [
         Filter(states=(State.dead,), queue=of_queue, task=task, returns_by=now - LATE_AFTER)
@@ -302,7 +309,7 @@ async def _stale(core: Core, queue: str | None, now: float) -> list[Pile]:
     """What is fetched and fails day after day, by task. Only their histories tell, so that each is read."""
     found: dict[tuple[str, str], Pile] = {}
     chosen = Filter(states=(State.dead,), lane="delayed", queue=queue, since=now - STUCK_AFTER)
-    async for jobs in pages(core.store, chosen, RETURNING):
+    async for jobs in read_pages(core.store, chosen, RETURNING):
         for job in await core.store.get([job.id for job in jobs if _failed_before(job, now - DAY)]):
             if len(failing_days(job)) >= STALE_DAYS:
                 pile = found.get((job.queue, job.task)) or Pile(0, job)  # the latest comes first
@@ -331,7 +338,7 @@ async def _unattended(core: Core, queue: str | None, now: float) -> list[Pile]:
 
     A worker that is being restarted is back within GONE_AFTER.
     """
-    counted = await unattended(core.store, now, GONE_AFTER)
+    counted = await count_unattended(core.store, now, GONE_AFTER)
     left = {route: number for route, number in counted.items() if queue in (None, route[0])}
     most = sorted(left, key=lambda route: (-left[route], route))
     shown, beyond = most[:SHOWN], most[SHOWN:]
@@ -344,7 +351,7 @@ async def _unattended(core: Core, queue: str | None, now: float) -> list[Pile]:
 
 async def _unprobed(core: Core, queue: str | None, now: float) -> list[Pile]:
     """What is parked, and no living worker could ask whether its downstream answers again, by task."""
-    left = await unprobed(core.store, now, GONE_AFTER)
+    left = await count_unprobed(core.store, now, GONE_AFTER)
     routes = {route: number for route, number in left.items() if queue in (None, route[0])}
     wanted = [(replace(PARKED, queue=name, task=task), number) for (name, task), number in routes.items()]
     return _largest(await _piles(core, wanted))
@@ -400,7 +407,7 @@ async def _read_limits(core: Core, jobs: Sequence[Job], now: float) -> dict[str,
     if not jobs:
         return {}
     announced: dict[str, float | None] = {}
-    for worker in await living(core.store, now):
+    for worker in await list_living(core.store, now):
         announced |= worker.stalled_after
     limits = {}
     for job in jobs:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from redrive.core.job import State
 from redrive.core.store import Filter
 from redrive.core.timings import TimedBy
-from redrive.engine.paging import pages
-from redrive.engine.worker_registry import WORKER, living
+from redrive.engine.paging import read_pages
+from redrive.engine.worker_registry import WORKER, list_living
 from redrive.reports.workforce import (
     Paces,
     TaskView,
@@ -36,7 +36,9 @@ async def paces(core: Core, by: TimedBy) -> Paces:
 async def workers(core: Core) -> list[WorkerView]:
     """Every living worker and what it runs, the longest-lived first."""
     store, now = core.store, core.clock.now()
-    running = running_by_worker([job async for page in pages(store, Filter((State.running,)), PAGE) for job in page])
+    running = running_by_worker(
+        [job async for page in read_pages(store, Filter((State.running,)), PAGE) for job in page]
+    )
     views = [
         WorkerView(
             id=kept.key,
@@ -62,7 +64,7 @@ async def tasks(core: Core) -> list[TaskView]:
     store, now = core.store, core.clock.now()
     counted = await store.count(Filter(), by=("task", "queue", "state"))
     counts, queues = task_counts(counted), queues_of(counted)
-    announced = [worker.tasks for worker in await living(store, now)]
+    announced = [worker.tasks for worker in await list_living(store, now)]
     found = await paces(core, "task")
     names = sorted({*counts, *core.registry.handlers, *(task for known in announced for task in known)})
     return [

@@ -17,7 +17,7 @@ from redrive.core.store import Filter, OutcomeTally, Tally, Total
 from redrive.core.times import Given as Instant
 from redrive.core.times import earlier, zone_of
 from redrive.deadletters.groups import gather_new_groups
-from redrive.engine.worker_registry import Announcement, living
+from redrive.engine.worker_registry import Announcement, list_living
 from redrive.errors import InvalidOption
 from redrive.failures.classify import ALIASES
 from redrive.jobs.publishing_store import publish_notice
@@ -232,7 +232,7 @@ class Reports:
 
     async def living_workers(self) -> list[Announcement]:
         """What every living worker has announced of itself; cheaper than `rd.workers()`, which reads their jobs too."""
-        return await living(self._core.store, self._core.clock.now())
+        return await list_living(self._core.store, self._core.clock.now())
 
     async def notify(self, found: Report | Morning) -> int:
         """Tell people through the channels; how many messages the channels of this process took.

@@ -13,8 +13,8 @@ from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Filter
 from redrive.deadletters.bulk_run import RedriveRun
 from redrive.engine.breakers import Breakers
-from redrive.engine.queue_pauses import paused_queues
-from redrive.engine.worker_registry import living, unattended
+from redrive.engine.queue_pauses import read_paused_queues
+from redrive.engine.worker_registry import count_unattended, list_living
 from redrive.errors import StoreError
 from redrive.jobs.open_store import is_file
 from redrive.reports.gather_needs import look
@@ -63,9 +63,9 @@ class Watch:
         deferred = any(because == DEFERRED for _, because in held)
         overdue = await self._by_queue(replace(later, due_at=now)) if deferred else {}
         put_off = await self._by_queue(replace(later, until=now - OLD_DEFERRAL)) if deferred else {}
-        alone = await unattended(store, now) if due else {}
+        alone = await count_unattended(store, now) if due else {}
         back = await self._next_back(now)
-        paused = await paused_queues(store)
+        paused = await read_paused_queues(store)
         names = sorted({str(queue) for queue, _ in by_state} | paused.keys())
         return [
             QueueNumbers(
@@ -136,7 +136,7 @@ class Watch:
     async def _one_at_a_time(self) -> list[str]:
         """Workers with a single slot that a job holds while others are due."""
         now = self._core.clock.now()
-        workers = [one for one in await living(self._core.store, now) if one.one_at_a_time and one.running]
+        workers = [one for one in await list_living(self._core.store, now) if one.one_at_a_time and one.running]
         due = sum((await self._by_queue(Filter(states=(State.waiting,), due_at=now))).values()) if workers else 0
         return [f"a worker takes one job at a time (concurrency 1): {due} due jobs wait behind the one that runs"] * (
             due > 0

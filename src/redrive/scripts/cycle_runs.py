@@ -23,9 +23,9 @@ from redrive.core.commit import commit
 from redrive.core.job import Job, State, keyed_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Filter, Put
-from redrive.engine.inline_runs import Interrupted, OnTheSpot, Wait, on_another_loop
+from redrive.engine.inline_runs import InlineRunner, Interrupted, Wait, runs_on_another_loop
 from redrive.engine.interrupts import Interrupts, on_main_thread
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.engine.registry import Handler
 from redrive.engine.threads import Threads, _serve
 from redrive.errors import KeyReused
@@ -118,7 +118,7 @@ def _elsewhere(handler: Handler) -> bool:
     caller = _caller.get()
     if not handler.is_async and caller is not None:
         return not caller.on_main_thread
-    return on_another_loop(handler)
+    return runs_on_another_loop(handler)
 
 
 def run_in_calling_thread(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
@@ -166,7 +166,7 @@ class Turns:
         self._store = core.store
         self._registry = core.registry
         self._clock = core.clock
-        self._spot = OnTheSpot(
+        self._spot = InlineRunner(
             core.store,
             core.registry,
             core.clock,
@@ -317,7 +317,7 @@ class Turns:
         return sorted(await self._store.get(ids), key=lambda job: job.created_at)
 
     async def _each(self, filter: Filter) -> AsyncIterator[Job]:
-        async for page in pages(self._store, filter, PAGE, oldest=True):
+        async for page in read_pages(self._store, filter, PAGE, oldest=True):
             for job in page:
                 yield job
 

@@ -20,7 +20,7 @@ from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, State, iso
 from redrive.core.store import Filter
 from redrive.engine.bus import BusEvent
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.errors import CommitUnknown, InvalidInput, InvalidOption
 from redrive.jobs import jsonl, records
 from redrive.jobs.dead_letter import (
@@ -487,7 +487,7 @@ async def export(core: Core, target: Target, chosen: Filter, *, secrets: bool = 
 async def export_completed(core: Core, target: Target, chosen: Filter, **how: bool) -> Exported:
     """Writes one id per line for each done job, the oldest first, as other programs know it."""
     lines = (
-        [records.make_id_line(job) for job in page] async for page in pages(core.store, chosen, CHUNK, oldest=True)
+        [records.make_id_line(job) for job in page] async for page in read_pages(core.store, chosen, CHUNK, oldest=True)
     )
     return await _write(lines, target, **how)
 
@@ -524,7 +524,7 @@ async def _write_all(pages: Pages, write: Callable[[list[bytes]], object]) -> in
 
 async def _dead_letter_lines(core: Core, chosen: Filter, secrets: bool) -> Pages:
     """Reads dead letters with their history, a page at a time; one that leaves meanwhile is left out."""
-    async for page in pages(core.store, chosen, CHUNK):
+    async for page in read_pages(core.store, chosen, CHUNK):
         jobs = [job for job in await core.store.get([job.id for job in page]) if job.state is State.dead]
         if jobs:
             yield [records.make_line(job, secrets=secrets) for job in jobs]

@@ -21,10 +21,10 @@ from redrive.core.payload import canonical, encode_result, result_reader
 from redrive.core.store import Commit, Put
 from redrive.engine.attempt_state import running_attempt
 from redrive.engine.context import perform_once_again
-from redrive.engine.once_runs import PREFIX, OnceCall, kept_alone
+from redrive.engine.once_runs import PREFIX, OnceCall, put_effect_alone
 from redrive.engine.once_runs import once as steps_of
 from redrive.engine.steps import Ask, Call, Steps, drive, drive_blocking
-from redrive.engine.threads import NOT_RUN, finished
+from redrive.engine.threads import NOT_RUN, finish
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import EffectNotFound, InvalidOption, InvalidPayload, OnceInProgress
 from redrive.jobs.event_loop_thread import portal
@@ -109,7 +109,7 @@ def _answer(want: Ask | Call) -> Any:
     if isinstance(want, Ask):
         return portal.run(_await(want))
     value = want()
-    return portal.run(finished(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
+    return portal.run(finish(value)) if isinstance(value, NOT_RUN) or inspect.isawaitable(value) else value
 
 
 async def _await(want: Ask) -> Any:
@@ -337,7 +337,7 @@ class Effects:
         async def decide() -> Proposal[EffectRecord]:
             kept = await self._read(key)
             after = await change(kept.value)
-            return Proposal(f"effect:{key}", after, puts=kept_alone(after, kept.version))
+            return Proposal(f"effect:{key}", after, puts=put_effect_alone(after, kept.version))
 
         after, _ = await decide_and_commit(self._core.store, decide)
         return after

@@ -46,7 +46,7 @@ from redrive.deadletters.redrives import selection as choosing
 from redrive.deadletters.redrives.steps import Documents, Loaded, Steps, flown
 from redrive.deadletters.verbs import VERBS, Verb
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.engine.worker_registry import living
+from redrive.engine.worker_registry import list_living
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
 from redrive.jobs.lookup import DEFAULT_WHO
 from redrive.jobs.wait_for_job import FOLLOW_SECONDS
@@ -353,7 +353,7 @@ class Redrives:
     async def _is_run(self, run: RedriveRun) -> bool:
         """Whether a living worker knows any of its tasks."""
         tasks = {group.task for group in run.by_group}
-        return any(tasks & worker.tasks for worker in await living(self._core.store, self._core.clock.now()))
+        return any(tasks & worker.tasks for worker in await list_living(self._core.store, self._core.clock.now()))
 
     async def _find(self, id: str) -> Loaded:
         loaded = await self._documents.load(check_id("redrive", id))

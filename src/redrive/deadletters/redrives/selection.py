@@ -16,8 +16,8 @@ from redrive.deadletters.bulk_run import Chosen, Estimate, estimate_usage, large
 from redrive.deadletters.filters import TIMES, filter_of_many, filters_of_many, make_filter
 from redrive.deadletters.orders import Order
 from redrive.deadletters.verbs import VERBS, Decided
-from redrive.engine.paging import pages
-from redrive.engine.queue_pauses import paused_queues
+from redrive.engine.paging import read_pages
+from redrive.engine.queue_pauses import read_paused_queues
 from redrive.errors import InvalidInput, JobError
 from redrive.jobs.lookup import find_job
 
@@ -93,7 +93,7 @@ async def select(
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
     chosen = filter_of_many(verb, ids, filters, all=all) or Filter()
     selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
-    oldest_first = pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
+    oldest_first = read_pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
     async for jobs in _read_by_id(core, ids) if ids else oldest_first:
         for job in jobs:
             if job not in selection:
@@ -172,7 +172,7 @@ async def at_both_ends(core: Core, filters: Mapping[str, Any]) -> list[str]:
 
 
 async def warnings(core: Core, selection: Selection) -> tuple[str, ...]:
-    paused = selection.queues.keys() & await paused_queues(core.store)
+    paused = selection.queues.keys() & await read_paused_queues(core.store)
     return tuple(f"queue {name} is paused: what is moved waits there" for name in sorted(paused))
 
 

@@ -15,7 +15,7 @@ from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import leave_after, wait_until_stopped
 from redrive.doors.cli.text import clean, plural
 from redrive.doors.cli.worker import end_status, load_app, split_names
-from redrive.engine.interrupts import run_until_told
+from redrive.engine.interrupts import run_until_signalled
 from redrive.fleet.doctor import examine
 from redrive.fleet.status import FleetStatus, HubView, ReplicaView
 from redrive.jobs.open_store import NATS, read_scheme
@@ -37,7 +37,7 @@ def hub() -> int:
     log_to_stderr()
     rd.become_hub()
     click.echo(f"redrive is a hub of {rd.shown_url}")
-    run_until_told(_serve_hub(rd))
+    run_until_signalled(_serve_hub(rd))
     return end_status()
 
 
@@ -196,7 +196,7 @@ def run(app: str, roles: list[str]) -> int:
     rd = load_app(app)
     log_to_stderr()
     click.echo(f"redrive has the roles {', '.join(roles)} of {rd.shown_url}, while no other process has them")
-    run_until_told(_run_roles(rd, roles))
+    run_until_signalled(_run_roles(rd, roles))
     return end_status()
 
 

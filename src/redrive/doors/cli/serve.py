@@ -18,8 +18,8 @@ from redrive.doors.cli.invocation import connect, shared_options
 from redrive.doors.cli.logs import log_to_stderr
 from redrive.doors.cli.problems import BROKEN, Refusal
 from redrive.doors.cli.worker import end_status, leave_process, load_app, split_names
-from redrive.engine.interrupts import run_until_told
-from redrive.engine.shutdown import Ending
+from redrive.engine.interrupts import run_until_signalled
+from redrive.engine.shutdown import ShutdownWatch
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _run(
         import webbrowser
 
         webbrowser.open(link_to(host, port, token))
-    run_until_told(_serve(rd, feed, app, sock, work))
+    run_until_signalled(_serve(rd, feed, app, sock, work))
 
 
 async def _serve(rd: Redrive, feed: Feed, app: Any, sock: socket.socket, work: dict[str, Any] | None) -> None:
@@ -168,7 +168,7 @@ async def wait_until_stopped(
     rd: Redrive,
     serving: Coroutine[Any, Any, None] | None = None,
     stop: Callable[[], None] | None = None,
-    ending: Ending | None = None,
+    ending: ShutdownWatch | None = None,
 ) -> Exception | None:
     """Run `serving`, or just wait, until a signal comes or the store fails; return why the store failed."""
     from redrive.doors.web.server import serve_until_signal

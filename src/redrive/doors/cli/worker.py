@@ -24,7 +24,7 @@ from redrive.doors.cli.logs import log_to_stderr, write_repeats
 from redrive.doors.cli.problems import BROKEN, TERMINATED, Refusal
 from redrive.doors.cli.text import plural
 from redrive.doors.cli.worker_processes import run_processes
-from redrive.engine.interrupts import ended_by_a_job, run_until_told
+from redrive.engine.interrupts import ended_by_a_job, run_until_signalled
 from redrive.errors import StoreFailed
 
 LAST_SECONDS: Final = 5.0
@@ -117,7 +117,7 @@ def _check_database(rd: Redrive, app: str) -> None:
 def _run_worker(rd: Redrive, options: dict[str, Any]) -> int:
     tasks = ", ".join(sorted(rd.registry.handlers))
     logging.getLogger("redrive.worker").info("working on %s; tasks: %s", rd.shown_url, tasks)
-    run_until_told(_work_until_stopped(rd, options))
+    run_until_signalled(_work_until_stopped(rd, options))
     if output.wants_json():
         output.print_json({"stopped": True, "events": rd.bus.metrics()})
     return end_status()
@@ -162,7 +162,7 @@ def _end_within(seconds: float, status: int) -> None:
 
 
 def _drain(rd: Redrive, options: dict[str, Any]) -> int:
-    attempts = run_until_told(_drain_until_stopped(rd, options))
+    attempts = run_until_signalled(_drain_until_stopped(rd, options))
     if output.wants_json():
         output.print_json({"drained": attempts is not None, "events": rd.bus.metrics()})
     elif attempts is None:

@@ -13,7 +13,7 @@ from redrive.api.explain import why_rule
 from redrive.core.job import Attempt, Job, Json, State, iso
 from redrive.doors.mcp.answers import Desk, held_step, outside_advice, replace_words, tool
 from redrive.doors.mcp.wording import without_none
-from redrive.engine.inputs import effective
+from redrive.engine.inputs import make_effective_input
 from redrive.errors import InvalidInput, JobDead, JobDiscarded
 from redrive.jobs.tasks import JobHandle
 from redrive.reports.morning import headline, in_words
@@ -198,7 +198,7 @@ class ReadingTools:
 
     def _input(self, job: Job) -> Json:
         """Return the input of the next run: the payload with its edits and changes."""
-        return effective(job, self._rd.registry.handlers.get(job.task), self._rd.registry).payload
+        return make_effective_input(job, self._rd.registry.handlers.get(job.task), self._rd.registry).payload
 
     def _decision(self, job: Job) -> str | None:
         """Return why the job is not retried, in words of redrive without those of the error."""

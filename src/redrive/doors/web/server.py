@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from redrive.engine.shutdown import Ending
+    from redrive.engine.shutdown import ShutdownWatch
 
 resource: ModuleType | None
 try:
@@ -203,7 +203,7 @@ async def serve_until_signal(
     *,
     waits: bool = False,
     also: Coroutine[Any, Any, object] | None = None,
-    ending: Ending | None = None,
+    ending: ShutdownWatch | None = None,
 ) -> bool:
     """Serves until a signal comes or `also` ends, then calls `stop`; tells whether one of both happened.
 

@@ -15,7 +15,7 @@ from redrive.core.documents import Kind
 from redrive.core.job import Job, State
 from redrive.core.store import Event, Filter
 from redrive.engine.loop import Loop
-from redrive.engine.paging import pages
+from redrive.engine.paging import read_pages
 from redrive.errors import StoreError, StoreFailed
 from redrive.fleet.open_side import telling
 from redrive.fleet.open_side.turns import LOOK_SECONDS, DutyTurn
@@ -212,7 +212,7 @@ class Exporter(Loop):
         self._subjects = await self._exports.subjects()
         self._full.clear()
         dead: set[str] = set()
-        async for page in pages(self._core.store, Filter(states=(State.dead,)), PAGE):
+        async for page in read_pages(self._core.store, Filter(states=(State.dead,)), PAGE):
             dead.update(job.id for job in page)
         for ids in _chunks(dead ^ self._subjects.keys()):
             await self._settle(ids, await self._jobs(ids))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from redrive.core.job import Job, State
 from redrive.core.store import Filter
 from redrive.engine.loop import Loop
-from redrive.engine.worker_registry import living
+from redrive.engine.worker_registry import list_living
 from redrive.errors import JobError, StoreError, StoreFailed
 from redrive.fleet.open_side.published import Published, read
 from redrive.fleet.open_side.turns import LOOK_SECONDS, DutyTurn
@@ -100,7 +100,7 @@ class Intake(Loop):
         """
         if task in self._handled or task in self._core.registry.handlers:
             return True
-        workers = await living(self._core.store, self._core.clock.now())
+        workers = await list_living(self._core.store, self._core.clock.now())
         announced = frozenset[str]().union(*(worker.tasks for worker in workers)) - self._core.registry.handlers.keys()
         self._handled |= announced
         if task in announced or not announced:

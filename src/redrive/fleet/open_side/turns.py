@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from redrive.engine.duty_lease import holds
+from redrive.engine.duty_lease import take_duty
 from redrive.stores.open_side.names import OpenNames
 from redrive.stores.replica.nats_connection import Connection
 from redrive.stores.replica.nats_streams import find_stream
@@ -32,7 +32,7 @@ class DutyTurn:
         """Whether this process has the duty now."""
         now = self._core.clock.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
-            self._mine = await self._are_made() and await holds(self._core.store, self._core.clock, self._duty)
+            self._mine = await self._are_made() and await take_duty(self._core.store, self._core.clock, self._duty)
             self._looked_at = now
         return self._mine
 
