@@ -20,7 +20,8 @@ from typing import Final
 import msgspec
 
 from redrive.core.store import Store
-from redrive.errors import InvalidInput, StoreUnavailable
+from redrive.errors import StoreUnavailable
+from redrive.stores.sqlite.upkeep import refuse_unfit_target
 
 NAME: Final = "copy.db"
 PREFIX: Final = "redrive-backup-"
@@ -89,7 +90,7 @@ async def fetch(
     target: Path, begin: Callable[[], Awaitable[Copied]], piece: Callable[[str, int], Awaitable[bytes | None]]
 ) -> Copied:
     """Write a hub's copy into a new file. Where that fails, no file is left."""
-    _refuse_unfit(target)
+    refuse_unfit_target(target)
     copied = await begin()
     part = target.with_name(f"{target.name}.{copied.id}.part")
     try:
@@ -100,13 +101,6 @@ async def fetch(
     finally:
         part.unlink(missing_ok=True)
     return copied
-
-
-def _refuse_unfit(target: Path) -> None:
-    if target.exists():
-        raise InvalidInput(field="target", problem=f"{target} exists already; choose a new file")
-    if not target.parent.is_dir():
-        raise InvalidInput(field="target", problem=f"the folder {target.parent} does not exist")
 
 
 async def _fetch_into(part: Path, copied: Copied, piece: Callable[[str, int], Awaitable[bytes | None]]) -> str:

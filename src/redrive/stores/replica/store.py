@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,13 +28,12 @@ from redrive.stores.replica.log import Fill, Log, LogUnavailable, Manifest, Mani
 from redrive.stores.replica.replay import Replay
 from redrive.stores.sqlite import claims, commits, fork_guard, rollups, upkeep
 from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock
-from redrive.stores.sqlite.machine import Machine, Taken
+from redrive.stores.sqlite.machine import Taken
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.records import select
 from redrive.stores.sqlite.schema import read_schema_number
 from redrive.stores.sqlite.sessions import Retaken
 from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim, claim_nothing
-from redrive.stores.sqlite.wakeups import Waiters
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
@@ -82,16 +80,9 @@ class ReplicaStore(ReadVerbs):
         self._fresh()
 
     def _fresh(self) -> None:
-        """Make everything that belongs to this process; a forked child makes it anew."""
-        self._generation = fork_guard.generation
-        self._opening = threading.Lock()
+        super()._fresh()
         self._engine: Engine | None = None
         self._announcer: Announcer | None = None
-        self._fresh_readers()
-        self._machine = Machine()
-        self._waiters = Waiters()
-        self._failure_waiters = Waiters()
-        self._standing: dict[StandingClaim, None] = {}
         self._own = True
         """Whether the last change came through this replica."""
         self._serving = False
@@ -100,7 +91,6 @@ class ReplicaStore(ReadVerbs):
         """Slots of the claims under way, so that no other claim counts on the jobs that these will get."""
         self._answered = asyncio.Event()
         self._observed = -OBSERVE_SECONDS
-        self._stamped = 0.0
         self._filled = (-FILL_SECONDS, 0.0)
 
     # -- opening and closing

@@ -14,7 +14,7 @@ import apsw
 
 from redrive.core.job import Job
 from redrive.core.store import Claim, Document, Filter, LeftBehind, Wanted
-from redrive.stores.sqlite import feed, records, rollups, search, upkeep
+from redrive.stores.sqlite import feed, fork_guard, records, rollups, search, upkeep
 from redrive.stores.sqlite.connection import open_reader, translate
 from redrive.stores.sqlite.fork_guard import use
 from redrive.stores.sqlite.liveness import RUNNING, Observer, ProcessLock, Running, find_left_behind
@@ -42,13 +42,8 @@ class ReadVerbs(ABC):
     """The reading half of a store. The writing half opens the file and says when it is ready."""
 
     path: Path
-    _machine: Machine
     _lock: ProcessLock
     _observer: Observer
-    _standing: dict[StandingClaim, None]
-    """The standing claims of idle workers, in the order in which they came."""
-    _waiters: Waiters
-    _failure_waiters: Waiters
 
     @property
     @abstractmethod
@@ -62,9 +57,18 @@ class ReadVerbs(ABC):
     def hurry(self) -> None:  # noqa: B027 - for stores on other machines
         """Do nothing: this store asks no other machine."""
 
-    def _fresh_readers(self) -> None:
+    def _fresh(self) -> None:
+        """Make everything that belongs to this process; a forked child makes it anew."""
+        self._generation = fork_guard.generation
+        self._opening = threading.Lock()
         self._readers: ThreadPoolExecutor | None = None
         self._local = threading.local()
+        self._machine = Machine()
+        self._waiters = Waiters()
+        self._failure_waiters = Waiters()
+        self._standing: dict[StandingClaim, None] = {}
+        """The standing claims of idle workers, in the order in which they came."""
+        self._stamped = 0.0
 
     def _start_readers(self) -> None:
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="redrive-reader")

@@ -27,7 +27,7 @@ from redrive.stores.sqlite.machine import Machine, Taken, list_routes
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.schema import read_schema_number
 from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim, claim_nothing
-from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters
+from redrive.stores.sqlite.wakeups import ForeignCommits
 from redrive.stores.sqlite.writer import Work, Writer
 
 log = logging.getLogger("redrive.store")
@@ -63,25 +63,17 @@ class SqliteStore(ReadVerbs):
         self._fresh()
 
     def _fresh(self) -> None:
-        """Make everything that belongs to this process; a forked child makes it anew."""
-        self._generation = fork_guard.generation
-        self._opening = threading.Lock()
+        super()._fresh()
         self._writer: Writer | None = None
-        self._fresh_readers()
-        self._machine = Machine()
         self._lock = ProcessLock(self.path)
         self._observer = Observer(self._lock)
         self._observed = -OBSERVE_SECONDS
-        self._stamped = 0.0
         self._lingers = False
         """What was erased last can still be read in the log of the file."""
         self._plenty = False
         """The last claim filled every slot, so skip the cheap "is anything due?" check."""
         self._insert = partial(self._insert_all, self._machine)
         """One function for all callers, so that the writer sees that their inserts go together."""
-        self._standing: dict[StandingClaim, None] = {}
-        self._waiters = Waiters()
-        self._failure_waiters = Waiters()
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 

@@ -175,12 +175,17 @@ def unstick(connection: apsw.Connection, now: float, slack: float = 5.0) -> int:
     return connection.changes()
 
 
-def backup(connection: apsw.Connection, target: Path) -> int:
-    """Copy the file by SQLite's online backup into a new private file, from one snapshot: writers do not restart it."""
+def refuse_unfit_target(target: Path) -> None:
+    """Refuse a file that exists, or whose folder does not, as the target of a backup."""
     if target.exists():
         raise InvalidInput(field="target", problem=f"{target} exists already; choose a new file")
     if not target.parent.is_dir():
         raise InvalidInput(field="target", problem=f"the folder {target.parent} does not exist")
+
+
+def backup(connection: apsw.Connection, target: Path) -> int:
+    """Copy the file by SQLite's online backup into a new private file, from one snapshot: writers do not restart it."""
+    refuse_unfit_target(target)
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     copy = apsw.Connection(str(target))
     connection.execute("SELECT 1 FROM sqlite_schema").fetchall()  # the snapshot begins here
