@@ -83,10 +83,10 @@ class Writer:
         self.number += 1
         ticket = Ticket("r", self.number, max(0, self.number - 3))
         here = self.replay.here
-        items = [wire.item(command) for command in commands]
+        items = [wire.encode_item(command) for command in commands]
         data = wire.pack(ticket, GENERATION, here.position, here.chain, items)
         outcomes: list[object] = []
-        for piece in wire.parts(ticket, data, limit):
+        for piece in wire.split(ticket, data, limit):
             outcomes = self.append(piece)
         return outcomes
 
@@ -95,7 +95,7 @@ class Writer:
         self.now += 1.0
         self.number += 1
         here = self.replay.here
-        items = [wire.item(command, Ticket("thin", number, max(0, number - 2)))]
+        items = [wire.encode_item(command, Ticket("thin", number, max(0, number - 2)))]
         return self.append(wire.pack(Ticket("r", self.number), GENERATION, here.position, here.chain, items))
 
     def job(self, queue: str, **fields: Any) -> Job:
@@ -171,7 +171,7 @@ def _odd_ones(writer: Writer, dead: list[Job], done: list[Job]) -> None:
         (found,) = records.get(writer.connection, writer.replay.machine.routes, [waiting.id])
         writer.say(Apply((Commit((hold(found, writer.now),)),)))
     writer.append(writer.entries[20].data)
-    writer.append(wire.pack(Ticket("stranger", 1), GENERATION, 0, b"", [wire.item(Insert((writer.job("a"),)))]))
+    writer.append(wire.pack(Ticket("stranger", 1), GENERATION, 0, b"", [wire.encode_item(Insert((writer.job("a"),)))]))
     writer.say(wire.Halt("replicas differ"))
     writer.take(Wanted(5), "halted")
     writer.say(wire.Halt(None))

@@ -488,21 +488,21 @@ async def test_control_without_the_place_of_a_task_it_would_be_several_jobs(
 
 async def _jobs_of_a_task_that_is_not_acknowledged(side: Side, monkeypatch: pytest.MonkeyPatch) -> int:
     """Published once, without a key; the intake commits its job and is gone, twice at least."""
-    acked, unacked = Tasks.done, 0
+    acked, unacked = Tasks.acknowledge, 0
 
     async def lost(self: Tasks, message: Any) -> None:
         nonlocal unacked
         unacked += 1
         raise LogUnavailable("the process ended here")
 
-    monkeypatch.setattr(Tasks, "done", lost)
+    monkeypatch.setattr(Tasks, "acknowledge", lost)
     short_ack_wait(monkeypatch)
     async with side.app() as rd, side.bare() as bare:
         async with rd.serving_hub():
             await bare.publish("legal", "review", {"document": "contract"})
             await until(lambda: _all_true(unacked >= 2))
             assert await bare.messages("TASKS") == 1
-        monkeypatch.setattr(Tasks, "done", acked)
+        monkeypatch.setattr(Tasks, "acknowledge", acked)
         async with rd.serving_hub():
             await until(lambda: _empty(bare))
         return len(await jobs_in(rd))
@@ -528,7 +528,7 @@ DYING_HUB = """
     async def die(self, message):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Tasks.done = die
+    Tasks.acknowledge = die
 
     async def main():
         rd = redrive.Redrive(sys.argv[1], replica=True, replica_folder=sys.argv[2])

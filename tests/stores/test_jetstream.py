@@ -22,7 +22,7 @@ from redrive.stores.replica import jetstream, nats_connection
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import LogEntry, LogFull, LogSnapshot, LogUnavailable, Manifest, ManifestMoved
 from redrive.stores.replica.nats_address import read_address
-from redrive.stores.replica.nats_streams import check_version, durability
+from redrive.stores.replica.nats_streams import check_version, judge_durability
 from redrive.stores.replica.replay import ReplicaStopped
 from tests.nats import Server, own_server, shared_server
 from tests.stores.fleet import PATIENCE, insert_many, opened, replica, standing, total, until, until_failed
@@ -144,12 +144,12 @@ class TestVersions:
 
     def test_durability_is_told(self) -> None:
         plain, word = read_address("nats://one"), read_address("nats://one?synced=true")
-        assert durability(plain, "2.15.1", 3) == ("replicated", "")
-        assert durability(word, "2.15.1", 1) == ("synced", "")
-        assert durability(word, "2.14.6", 3)[0] == "replicated"
-        level, advice = durability(word, "2.14.6", 1)
+        assert judge_durability(plain, "2.15.1", 3) == ("replicated", "")
+        assert judge_durability(word, "2.15.1", 1) == ("synced", "")
+        assert judge_durability(word, "2.14.6", 3)[0] == "replicated"
+        level, advice = judge_durability(word, "2.14.6", 1)
         assert level == "unsynced" and "2.15" in advice
-        level, advice = durability(plain, "2.15.1", 1)
+        level, advice = judge_durability(plain, "2.15.1", 1)
         assert level == "unsynced" and "replicas=3" in advice and "synced=true" in advice
 
 

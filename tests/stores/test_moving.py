@@ -313,4 +313,4 @@ def test_messages_about_the_log_itself_can_be_read() -> None:
     from redrive.stores.replica import envelope as wire
 
     for message in (Arrived("a"), JobsMoved("b")):
-        assert wire.item(message)
+        assert wire.encode_item(message)

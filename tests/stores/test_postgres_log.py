@@ -19,7 +19,7 @@ from redrive.errors import ConfigError, StoreRefused, StoreUnavailable
 from redrive.stores.replica import ReplicaStore
 from redrive.stores.replica import postgres as module
 from redrive.stores.replica.log import LogChanged, LogFull, LogSnapshot, LogUnavailable, Manifest, ManifestMoved
-from redrive.stores.replica.postgres import PostgresLog, judge
+from redrive.stores.replica.postgres import PostgresLog, judge_durability
 from redrive.stores.replica.postgres_url import read_url
 from tests import postgres_server
 from tests.postgres_server import PASSWORD, Server
@@ -363,7 +363,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> 
     ],
 )
 def test_the_durability_class(commit: str, fsync: str, standbys: str, durability: str, word: str) -> None:
-    found, advice = judge(commit, fsync, standbys)
+    found, advice = judge_durability(commit, fsync, standbys)
     assert found == durability
     assert word in advice and bool(advice) == bool(word)
 

@@ -50,10 +50,10 @@ def test_every_way_over_the_same_log_leads_to_the_same_rows(size: Callable[[int,
 
 
 def log_of(*commands: object) -> list[LogEntry]:
-    hello = wire.pack(Ticket("c", 1), "g", 0, b"", [wire.item(Hello("c", T0))])
+    hello = wire.pack(Ticket("c", 1), "g", 0, b"", [wire.encode_item(Hello("c", T0))])
     entries = [LogEntry(1, "c-1", hello)]
     for number, command in enumerate(commands, 2):
-        data = wire.pack(Ticket("c", number), "g", 0, b"", [wire.item(command)])  # type: ignore[arg-type]
+        data = wire.pack(Ticket("c", number), "g", 0, b"", [wire.encode_item(command)])  # type: ignore[arg-type]
         entries.append(LogEntry(number, f"c-{number}", data))
     return entries
 
@@ -107,7 +107,7 @@ def test_a_message_that_cannot_be_read_is_not_skipped(folder: Path) -> None:
 def test_a_message_for_a_higher_level_stops_an_older_replica(folder: Path) -> None:
     replica = Replica(folder / "r.db", "g")
     replica.execute(log_of()[:1])
-    data = wire.pack(Ticket("c", 2), "g", 0, b"", [wire.item(wire.Level(wire.LEVEL + 1))])
+    data = wire.pack(Ticket("c", 2), "g", 0, b"", [wire.encode_item(wire.Level(wire.LEVEL + 1))])
     with pytest.raises(ReplicaStopped, match="level"):
         replica.execute([LogEntry(2, "x", data)])
     replica.close()
@@ -160,7 +160,7 @@ def test_replicas_that_differ_are_told_apart_by_the_chain(folder: Path) -> None:
     entries = log_of(Insert((a_job(),)))
     for entry in entries:
         replica.execute([entry])
-    said = wire.pack(Ticket("c", 3), "g", 2, b"another chain...", [wire.item(Beat(()))])
+    said = wire.pack(Ticket("c", 3), "g", 2, b"another chain...", [wire.encode_item(Beat(()))])
     with pytest.raises(ChainMismatch, match="replicas differ"):
         replica.execute([LogEntry(3, "c-3", said)])
     replica.close()
@@ -196,7 +196,7 @@ def test_nothing_is_claimed_while_the_fleet_is_halted(folder: Path) -> None:
 def test_the_session_of_a_silent_client_ends_and_its_late_message_is_refused(folder: Path) -> None:
     replica = Replica(folder / "r.db", "g")
     (hello, insert) = log_of(Insert((a_job(),)))
-    other = wire.pack(Ticket("d", 1), "g", 0, b"", [wire.item(Hello("d", T0))])
+    other = wire.pack(Ticket("d", 1), "g", 0, b"", [wire.encode_item(Hello("d", T0))])
     later = LogEntry(2, "d-1", other, T0 + 2 * 86_400)
     for entry in (msgspec.structs.replace(hello, at=T0), later, msgspec.structs.replace(insert, position=3, at=T0)):
         replica.execute([entry])
@@ -250,7 +250,11 @@ async def test_lost_acknowledgements_and_repeats_do_nothing_twice(folder: Path) 
 def test_commands_of_one_message_see_each_other(folder: Path) -> None:
     replica = Replica(folder / "r.db", "g")
     job = a_job()
-    items = [wire.item(Insert((job,))), wire.item(Take(Wanted(1), "w", "p", "t", T0 + 1)), wire.item(Apply(()))]
+    items = [
+        wire.encode_item(Insert((job,))),
+        wire.encode_item(Take(Wanted(1), "w", "p", "t", T0 + 1)),
+        wire.encode_item(Apply(())),
+    ]
     replica.execute(log_of()[:1])
     replica.execute([LogEntry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))])
     assert replica.answers == [(2, [(job.id, 1)])]
@@ -267,7 +271,7 @@ def test_inserts_that_are_executed_together_leave_the_rows_of_one_after_the_othe
     if spoilt:
         jobs[5] = msgspec.structs.replace(jobs[5], priority=99)
     handed_in = [Insert((job,), stamp=job.created_at if n % 4 == 0 else None) for n, job in enumerate(jobs)]
-    items = [wire.item(command) for command in (*handed_in, Insert((jobs[3], jobs[4])), *handed_in[:1])]
+    items = [wire.encode_item(command) for command in (*handed_in, Insert((jobs[3], jobs[4])), *handed_in[:1])]
     entries = [*log_of(), LogEntry(2, "c-2", wire.pack(Ticket("c", 2), "g", 0, b"", items))]
     together = Replica(folder / "together.db", "g")
     together.execute(entries)
@@ -300,8 +304,8 @@ async def test_a_replica_whose_session_was_forgotten_begins_another_and_loses_no
 def test_a_message_that_its_client_gave_up_is_refused(folder: Path) -> None:
     replica = Replica(folder / "r.db", "g")
     replica.execute(log_of()[:1])
-    beat = wire.pack(Ticket("c", 5, 5), "g", 0, b"", [wire.item(Beat(()))])
-    late = wire.pack(Ticket("c", 4, 1), "g", 0, b"", [wire.item(Insert((a_job(),)))])
+    beat = wire.pack(Ticket("c", 5, 5), "g", 0, b"", [wire.encode_item(Beat(()))])
+    late = wire.pack(Ticket("c", 4, 1), "g", 0, b"", [wire.encode_item(Insert((a_job(),)))])
     for number, data in enumerate((beat, late), 2):
         replica.execute([LogEntry(number, f"c-{number}", data)])
     assert replica.connection.execute("SELECT count(*) FROM jobs").get == 0

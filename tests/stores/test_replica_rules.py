@@ -373,7 +373,7 @@ async def test_a_read_waits_for_what_was_committed_before(fleet: Fleet) -> None:
 def beat_of(fleet: Fleet) -> bytes:
     from redrive.core.commands import Hello, Ticket
 
-    items = [wire.item(Hello("somebody", T0, 1)), wire.item(Beat(()))]
+    items = [wire.encode_item(Hello("somebody", T0, 1)), wire.encode_item(Beat(()))]
     return wire.pack(Ticket("somebody", 1), fleet.kept.generation, 0, b"", items)
 
 

@@ -66,7 +66,7 @@ async def test_a_worker_cannot_raise_itself(still: Served, monkeypatch: pytest.M
             await soon(far.tokens.revoke("runner"))
     assert [token.name for token in await still.rd.tokens.list()] == before
     put = KIND.put("runner", (await still.rd.tokens.list())[0], None)
-    asked = protocol.request("execute", (Apply((Commit(puts=(put,)),)), Ticket("c", 1)))
+    asked = protocol.write_request("execute", (Apply((Commit(puts=(put,)),)), Ticket("c", 1)))
     answer = await _post(still, asked, secret)
     assert answer.status_code == 200 and b"InvalidInput" in answer.content
 
@@ -99,7 +99,7 @@ async def test_a_request_that_waits_for_work_gets_none_after_its_token_is_revoke
         return await take(hub, said, seconds)
 
     monkeypatch.setattr(Hub, "_claim_when_due", watched)
-    asked = protocol.request("take_next", (Take(Wanted(8), "w", "p", "t1", still.rd.clock.now()), 20.0))
+    asked = protocol.write_request("take_next", (Take(Wanted(8), "w", "p", "t1", still.rd.clock.now()), 20.0))
     waiting = asyncio.ensure_future(_post(still, asked, secret))
     await soon(taking.wait())
     await still.rd.tokens.revoke("runner")

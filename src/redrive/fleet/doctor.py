@@ -48,10 +48,10 @@ async def examine(fleet: FleetService) -> list[FleetCheck]:
         facts = Examined(await fleet.status(), await fleet.survey())
     except RedriveError as error:
         return [FleetCheck("fleet", False, str(error), "solve that, then run `redrive fleet doctor` again")]
-    return [check for judge in JUDGES for check in judge(facts)]
+    return [check for make in CHECKS for check in make(facts)]
 
 
-def server(facts: Examined) -> Iterator[FleetCheck]:
+def check_server(facts: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.nats_streams import ADVISED, read_version
 
     if facts.survey is not None:
@@ -60,19 +60,19 @@ def server(facts: Examined) -> Iterator[FleetCheck]:
         yield FleetCheck("server", True, f"nats-server {facts.survey.version}", hint, warning=old)
 
 
-def durability(facts: Examined) -> Iterator[FleetCheck]:
+def check_durability(facts: Examined) -> Iterator[FleetCheck]:
     status = facts.status
     unsynced = status.durability == "unsynced"
     yield FleetCheck("durability", True, status.durability, status.advice, warning=unsynced)
 
 
-def halted(facts: Examined) -> Iterator[FleetCheck]:
+def check_halted(facts: Examined) -> Iterator[FleetCheck]:
     why = facts.status.halted
     hint = "set aside the replica that differs (move its file away), then run `redrive fleet resume`" if why else ""
     yield FleetCheck("halted", why is None, f"nothing is claimed: {why}" if why else "no", hint)
 
 
-def hubs(facts: Examined) -> Iterator[FleetCheck]:
+def check_hubs(facts: Examined) -> Iterator[FleetCheck]:
     """Check the answers of hubs, which are asked over NATS alone."""
     if facts.survey is None:
         return
@@ -89,14 +89,14 @@ def _describe_hub(hub: HubView) -> str:
     return f"{text}: {hub.trouble}" if hub.trouble else text
 
 
-def generation(facts: Examined) -> Iterator[FleetCheck]:
+def check_generation(facts: Examined) -> Iterator[FleetCheck]:
     others = {hub.generation for hub in facts.status.hubs} - {facts.status.generation}
     text = f"{facts.status.generation}" + (f", and hubs with {', '.join(others)}" if others else "")
     hint = "those hubs follow a log that was made anew: move their files away and restart them" if others else ""
     yield FleetCheck("generation", not others, text, hint)
 
 
-def snapshot(facts: Examined) -> Iterator[FleetCheck]:
+def check_snapshot(facts: Examined) -> Iterator[FleetCheck]:
     from redrive.stores.replica.chores import SNAPSHOT_MESSAGES
 
     newest = facts.status.snapshot
@@ -111,7 +111,7 @@ def snapshot(facts: Examined) -> Iterator[FleetCheck]:
     )
 
 
-def clocks(facts: Examined) -> Iterator[FleetCheck]:
+def check_clocks(facts: Examined) -> Iterator[FleetCheck]:
     off = {f"{hub.host}/{hub.pid}": hub.clock_off for hub in facts.status.hubs}
     if facts.survey is not None:
         off["the server, from here"] = facts.survey.clock_off
@@ -120,7 +120,7 @@ def clocks(facts: Examined) -> Iterator[FleetCheck]:
     yield FleetCheck("clocks", not wrong, text, "set these clocks by NTP" if wrong else "")
 
 
-def servers_behind(facts: Examined) -> Iterator[FleetCheck]:
+def check_servers_behind(facts: Examined) -> Iterator[FleetCheck]:
     if facts.survey is None:
         return
     behind = [f"{stream.name} on {', '.join(stream.behind)}" for stream in facts.survey.streams if stream.behind]
@@ -129,7 +129,7 @@ def servers_behind(facts: Examined) -> Iterator[FleetCheck]:
     yield FleetCheck("replicas", not behind, text, "see that those servers run and reach the others" if behind else "")
 
 
-def consumers(facts: Examined) -> Iterator[FleetCheck]:
+def check_consumers(facts: Examined) -> Iterator[FleetCheck]:
     """Check that the log has one consumer per replica; unused ones end by themselves."""
     log = _stream(facts, "log")
     if log is None:
@@ -144,7 +144,7 @@ def _stream(facts: Examined, holds: str) -> StreamView | None:
     return next((stream for stream in (facts.survey.streams if facts.survey else ()) if stream.holds == holds), None)
 
 
-def limits(facts: Examined) -> Iterator[FleetCheck]:
+def check_limits(facts: Examined) -> Iterator[FleetCheck]:
     status = facts.status
     share = status.log_bytes / status.log_limit if status.log_limit else 0.0
     text = f"the log has {status.log_bytes:,} of {status.log_limit or 'unlimited'} bytes ({share:.0%})"
@@ -156,7 +156,7 @@ def limits(facts: Examined) -> Iterator[FleetCheck]:
         yield FleetCheck("dead letters", False, f"{', '.join(full)} full", hint)
 
 
-def open_side(facts: Examined) -> Iterator[FleetCheck]:
+def check_open_side(facts: Examined) -> Iterator[FleetCheck]:
     if facts.survey is None:
         return
     made = _stream(facts, "tasks") is not None
@@ -167,18 +167,18 @@ def open_side(facts: Examined) -> Iterator[FleetCheck]:
         yield FleetCheck("sources", False, f"{', '.join(facts.survey.taken_by)} take from our streams", hint)
 
 
-JUDGES: Final[tuple[Callable[[Examined], Iterator[FleetCheck]], ...]] = (
-    server,
-    durability,
-    servers_behind,
-    halted,
-    hubs,
-    generation,
-    snapshot,
-    clocks,
-    consumers,
-    limits,
-    open_side,
+CHECKS: Final[tuple[Callable[[Examined], Iterator[FleetCheck]], ...]] = (
+    check_server,
+    check_durability,
+    check_servers_behind,
+    check_halted,
+    check_hubs,
+    check_generation,
+    check_snapshot,
+    check_clocks,
+    check_consumers,
+    check_limits,
+    check_open_side,
 )
 
 

@@ -17,10 +17,10 @@ async def move(source: str, target: str, report: Report) -> Count:
     from redrive.stores.replica.moving import move_in, move_out
 
     if is_file(source) and not is_file(target):
-        return await move_in(file_of(source), make_log(target), report)
+        return await move_in(find_source(source), make_log(target), report)
     if is_file(target) and not is_file(source):
         make_log(source)
-        return await move_out(lambda: make_log(source), new_file(target), report)
+        return await move_out(lambda: make_log(source), check_target(target), report)
     if is_file(source):
         raise ConfigError("to: both are files: stop all processes of the file, then move it and its folders with mv")
     raise ConfigError(f"to: {hide_credentials(target)} is no file: move the fleet into a file first, and from there on")
@@ -32,10 +32,10 @@ async def undo_move(source: str, target: str) -> None:
 
     if not is_file(source) or is_file(target):
         raise ConfigError("undo: only the move of a file into a fleet can be undone; name both as before")
-    await undo(file_of(source), make_log(target))
+    await undo(find_source(source), make_log(target))
 
 
-def file_of(url: str) -> Path:
+def find_source(url: str) -> Path:
     """Return the file of a URL, which must exist and must have no jobs waiting in its spool."""
     path = Path(sqlite_path(url)).expanduser().absolute()
     if not path.is_file():
@@ -46,7 +46,7 @@ def file_of(url: str) -> Path:
     return path
 
 
-def new_file(url: str) -> Path:
+def check_target(url: str) -> Path:
     path = Path(sqlite_path(url)).expanduser().absolute()
     if not path.parent.is_dir():
         raise ConfigError(f"to: the folder {path.parent} does not exist")

@@ -45,12 +45,12 @@ class FleetService:
             log = await stream_info(connection, Names(connection.address.namespace).log)
             replicas = int(log.config.get("num_replicas", 1))
             done = [
-                await streams.ensure(connection, streams.tasks_config(names, replicas)),
-                await streams.ensure(connection, streams.retries_config(names, replicas)),
+                await streams.ensure(connection, streams.configure_tasks(names, replicas)),
+                await streams.ensure(connection, streams.configure_retries(names, replicas)),
             ]
             await streams.ensure_intake(connection, names)
             for agent, own in [(None, None), *(agents or {}).items()]:
-                config = streams.dead_letter_config(names, agent, replicas, streams.DEAD_LETTERS)
+                config = streams.configure_dead_letters(names, agent, replicas, streams.DEAD_LETTERS)
                 done.append(await streams.ensure(connection, config, limit=own or limit))
             made = {stream.name for stream in done}
             for name in await streams.list_dead_letter_streams(connection, names):
@@ -61,9 +61,9 @@ class FleetService:
 
     async def view(self) -> FleetStatus:
         """Return hosts, lag and durability as the store knows them, on every kind of store, without asking hubs."""
-        from redrive.fleet.status import fleet_view
+        from redrive.fleet.status import describe_fleet
 
-        return await fleet_view(self._core)
+        return await describe_fleet(self._core)
 
     async def status(self) -> FleetStatus:
         """Return the view, with what every hub answers now and what the servers say of the streams."""

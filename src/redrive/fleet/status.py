@@ -83,7 +83,7 @@ class FleetStatus(msgspec.Struct, frozen=True):
     """Where erased contents can still be read."""
 
 
-async def fleet_view(core: Core) -> FleetStatus:
+async def describe_fleet(core: Core) -> FleetStatus:
     """Describe the store without asking other hubs. Works on every kind of store."""
     info, now = await core.store.open(), core.clock.now()
     files = [replica for replica in await REPLICA.all(core.store) if replica.value.until > now]

@@ -105,7 +105,7 @@ class Exporter(Loop):
         """Begin again from the stored cursor."""
         log.warning("dead letters are not published in streams for now: %s; trying again", why)
         self._cursor = None
-        self._turn.lost()
+        self._turn.look_again()
 
     # -- following
 
@@ -146,14 +146,14 @@ class Exporter(Loop):
         jobs = await self._jobs(dict.fromkeys(event.job_id for event in events))
         for event in events:
             job = jobs.get(event.job_id)
-            if event.move in RETRIES and job is not None and telling.changed(job, event):
+            if event.move in RETRIES and job is not None and telling.has_changed(job, event):
                 await self._publish_retry(job, event)
         await self._settle({event.job_id for event in events if event.move in MOVES}, jobs)
 
     async def _publish_retry(self, job: Job, event: Event) -> None:
-        body = telling.retry_body(job, event, self._exports.room)
+        body = telling.write_retry(job, event, self._exports.room)
         try:
-            await self._exports.publish_retry(job, f"{job.id}-{event.cursor}", body, telling.headers_of(job))
+            await self._exports.publish_retry(job, f"{job.id}-{event.cursor}", body, telling.make_headers(job))
         except LogFull as error:
             log.warning("a changed retry of job %s is not in %s: %s", job.short_id, self._names.retries, error)
 
@@ -173,7 +173,7 @@ class Exporter(Loop):
     async def _put(self, job: Job) -> None:
         subject, stream = self._names.dead_letter_subject(job), self._names.dead_letter_stream(job.agent)
         try:
-            await self._exports.put(job, telling.dead_letter_body(job, self._exports.room), telling.headers_of(job))
+            await self._exports.put(job, telling.write_dead_letter(job, self._exports.room), telling.make_headers(job))
         except LogFull as error:
             self._note_full(stream, job, error)
             return
@@ -209,7 +209,7 @@ class Exporter(Loop):
     async def _sweep(self) -> None:
         """Write missing dead letters, and remove jobs that are not dead letters any more."""
         self._swept_at = self._core.clock.monotonic()
-        self._subjects = await self._exports.subjects()
+        self._subjects = await self._exports.list_subjects()
         self._full.clear()
         dead: set[str] = set()
         async for page in read_pages(self._core.store, Filter(states=(State.dead,)), PAGE):

@@ -58,7 +58,7 @@ class Intake(Loop):
         except (LogUnavailable, StoreError) as error:
             if isinstance(error, StoreFailed):
                 raise
-            self._turn.lost()
+            self._turn.look_again()
             log.warning("no tasks are taken in: %s; trying again", error)
             return AGAIN_SECONDS
         return 0.0
@@ -69,7 +69,7 @@ class Intake(Loop):
         try:
             problem = published.problem or await self._refusal(published)
             if problem is None:
-                await self._tasks.done(message)
+                await self._tasks.acknowledge(message)
                 return
             await self._record_dead_letter(published, problem, message)
             await self._tasks.terminate(message, str(problem))
@@ -77,7 +77,7 @@ class Intake(Loop):
             if isinstance(error, StoreFailed):
                 raise
             log.warning("task %s stays in the work queue, the store cannot take it: %s", message.place, error)
-            await self._tasks.later(message, AGAIN_SECONDS)
+            await self._tasks.delay(message, AGAIN_SECONDS)
         except LogUnavailable as error:
             log.warning("task %s was taken in and not acknowledged, so it is delivered again: %s", message.place, error)
 

@@ -14,12 +14,12 @@ from redrive.jobs.records import make_record
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def dead_letter_body(job: Job, room: int) -> bytes:
+def write_dead_letter(job: Job, room: int) -> bytes:
     """Write a dead letter. A job too large for a message leaves its payload in the store, and says so."""
     return _fit(make_record(job) | {"version": job.version}, room)
 
 
-def retry_body(job: Job, event: Event, room: int) -> bytes:
+def write_retry(job: Job, event: Event, room: int) -> bytes:
     """Write a retry that changed something: what the next attempt runs with."""
     record = make_record(job) | {"version": job.version, "move": event.move, "run": event.run}
     record["changes"] = redact(changes_after(job, event))
@@ -35,14 +35,14 @@ def _fit(record: dict[str, Json], room: int) -> bytes:
     return _encode(record | {"payload": None, "changes": None, "left_out": "payload: larger than a message may be"})
 
 
-def headers_of(job: Job) -> dict[str, str]:
+def make_headers(job: Job) -> dict[str, str]:
     """Make the headers by which readers choose, and add those that the task came with."""
     headers = {name: value for name, value in job.readable_options.headers.items() if value.isascii()}
     own = {"Redrive-Id": job.id, "Redrive-Task": job.task, "Redrive-Queue": job.queue, "Redrive-Agent": job.agent}
     return headers | {name: value for name, value in own.items() if value is not None and value.isascii()}
 
 
-def changed(job: Job, event: Event) -> bool:
+def has_changed(job: Job, event: Event) -> bool:
     """Whether the move changed what the next attempt runs with."""
     after = changes_after(job, event)
     return bool(after) and after != changes_of_run(job, event.run)

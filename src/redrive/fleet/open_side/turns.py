@@ -41,6 +41,6 @@ class DutyTurn:
             self._made = await find_stream(self._connection, self._names.tasks) is not None
         return self._made
 
-    def lost(self) -> None:
+    def look_again(self) -> None:
         """Look again before the next step."""
         self._looked_at, self._made = -LOOK_SECONDS, False

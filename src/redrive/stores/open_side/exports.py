@@ -10,7 +10,7 @@ from typing import Final
 
 from redrive.core.job import Job
 from redrive.stores.open_side import streams
-from redrive.stores.open_side.names import OpenNames, id_of
+from redrive.stores.open_side.names import OpenNames, read_job_id
 from redrive.stores.replica.log import LogUnavailable
 from redrive.stores.replica.nats_api import (
     MOVED,
@@ -25,7 +25,7 @@ from redrive.stores.replica.nats_api import (
     api,
     decode,
     encode,
-    header,
+    read_header,
 )
 from redrive.stores.replica.nats_connection import Connection
 from redrive.stores.replica.nats_streams import find_stream
@@ -52,14 +52,14 @@ class Exports:
 
     # -- dead letters
 
-    async def subjects(self) -> dict[str, set[str]]:
+    async def list_subjects(self) -> dict[str, set[str]]:
         """List the subjects of all dead letters in the streams, by the ids of their jobs."""
         subjects: dict[str, set[str]] = {}
         self._known.clear()
         for stream in await streams.list_dead_letter_streams(self._connection, self._names):
             self._known.add(stream)
             for subject in await self._subjects(stream):
-                subjects.setdefault(id_of(subject), set()).add(subject)
+                subjects.setdefault(read_job_id(subject), set()).add(subject)
         return subjects
 
     async def _subjects(self, stream: str) -> list[str]:
@@ -78,7 +78,7 @@ class Exports:
         await self._ensure_stream(stream, job.agent)
         for left in reversed(range(TRIES)):
             stored = await self._stored(stream, subject)
-            if stored is not None and version_of(stored) >= job.version:
+            if stored is not None and read_version(stored) >= job.version:
                 return
             expect = stored.seq if stored is not None else 0
             try:
@@ -94,9 +94,11 @@ class Exports:
             return
         like = await find_stream(self._connection, self._names.dead_letter_stream(None))
         tasks = await find_stream(self._connection, self._names.tasks)
-        limit = like.config.get("max_msgs", 0) if like is not None else 0
+        limit = max(like.config.get("max_msgs", 0), 0) if like is not None else 0
         replicas = tasks.config.get("num_replicas", 1) if tasks is not None else 1
-        config = streams.dead_letter_config(self._names, agent, replicas, limit if limit > 0 else streams.DEAD_LETTERS)
+        config = streams.configure_dead_letters(
+            self._names, agent, replicas, limit if limit > 0 else streams.DEAD_LETTERS
+        )
         await streams.ensure(self._connection, config)
         self._known.add(stream)
 
@@ -104,7 +106,7 @@ class Exports:
         """Remove a dead letter that shows this version of its job or an older one; None means any version."""
         stream = self._stream_of(subject)
         stored = await self._stored(stream, subject)
-        if stored is None or (version is not None and version_of(stored) > version):
+        if stored is None or (version is not None and read_version(stored) > version):
             return
         try:
             request = encode({"seq": stored.seq})
@@ -124,7 +126,7 @@ class Exports:
 
     async def list_retried(self) -> set[str]:
         """Return the ids of the jobs whose retries are in the stream."""
-        return {id_of(subject) for subject in await self._subjects(self._names.retries)}
+        return {read_job_id(subject) for subject in await self._subjects(self._names.retries)}
 
     async def forget_retries(self, id: str) -> None:
         """Remove the retries of a job whose contents are gone."""
@@ -155,6 +157,6 @@ class Exports:
             raise
 
 
-def version_of(stored: Stored) -> int:
-    version = header(stored.hdrs, VERSION)
+def read_version(stored: Stored) -> int:
+    version = read_header(stored.hdrs, VERSION)
     return int(version) if version.isdigit() else 0

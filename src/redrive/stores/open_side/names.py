@@ -33,17 +33,17 @@ class OpenNames:
         self.retry_subjects = f"{namespace}.retry.>"
 
     def dead_letter_stream(self, agent: str | None) -> str:
-        return self.dead_letter_prefix + token(agent or NONE)
+        return self.dead_letter_prefix + make_token(agent or NONE)
 
     def dead_letter_subjects(self, agent: str | None) -> str:
-        return f"{self.namespace}.dlq.{token(agent or NONE)}.>"
+        return f"{self.namespace}.dlq.{make_token(agent or NONE)}.>"
 
     def dead_letter_subject(self, job: Job) -> str:
-        category = token(job.category or "unknown")
-        return f"{self.namespace}.dlq.{token(job.agent or NONE)}.{token(job.queue)}.{category}.{job.id}"
+        category = make_token(job.category or "unknown")
+        return f"{self.namespace}.dlq.{make_token(job.agent or NONE)}.{make_token(job.queue)}.{category}.{job.id}"
 
     def retry_subject(self, job: Job) -> str:
-        return f"{self.namespace}.retry.{token(job.agent or NONE)}.{job.id}"
+        return f"{self.namespace}.retry.{make_token(job.agent or NONE)}.{job.id}"
 
     def route(self, subject: str) -> TaskRoute:
         """Read agent and task of `<ns>.agents.<agent>.tasks.<type>`; the type may have dots."""
@@ -52,13 +52,13 @@ class OpenNames:
         return TaskRoute(agent, task)
 
 
-def token(name: str) -> str:
+def make_token(name: str) -> str:
     """Write a name as a part of subjects and stream names. A name with other characters gets a digest of its own."""
     if name and not _UNFIT.search(name):
         return name
     return f"{_UNFIT.sub('-', name)[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def id_of(subject: str) -> str:
+def read_job_id(subject: str) -> str:
     """Read the job's id, which ends the subject of a dead letter."""
     return subject.rpartition(".")[2]

@@ -11,11 +11,11 @@ from redrive.stores.replica.nats_api import JetStreamRefused, StreamInfo, Stream
 from redrive.stores.replica.nats_connection import Connection
 from redrive.stores.replica.nats_streams import (
     SECOND,
+    configure_stream,
     find_stream,
     make_stream,
     refuse_stream,
     send_config,
-    stream_config,
 )
 
 DEAD_LETTERS: Final = 10_000
@@ -44,17 +44,17 @@ class Ensured(msgspec.Struct, frozen=True):
 # -- configurations
 
 
-def tasks_config(names: OpenNames, replicas: int) -> dict[str, Any]:
+def configure_tasks(names: OpenNames, replicas: int) -> dict[str, Any]:
     return _config(names.tasks, names.task_subjects, replicas, "tasks", retention="workqueue")
 
 
-def dead_letter_config(names: OpenNames, agent: str | None, replicas: int, limit: int) -> dict[str, Any]:
+def configure_dead_letters(names: OpenNames, agent: str | None, replicas: int, limit: int) -> dict[str, Any]:
     """Keep one message per dead letter. A full stream refuses new ones: nothing is discarded silently."""
     name, subjects = names.dead_letter_stream(agent), names.dead_letter_subjects(agent)
     return _config(name, subjects, replicas, "dlq", max_msgs=limit, max_msgs_per_subject=1)
 
 
-def retries_config(names: OpenNames, replicas: int) -> dict[str, Any]:
+def configure_retries(names: OpenNames, replicas: int) -> dict[str, Any]:
     """Keep the latest retries of a day for programs that watch; the store has all of them."""
     return _config(
         names.retries,
@@ -73,7 +73,7 @@ def _config(name: str, subjects: str, replicas: int, mark: str, **own: Any) -> d
         "duplicate_window": DUPLICATES_SECONDS * SECOND,
         "metadata": {MARK: mark},
     }
-    return stream_config(name, subjects, replicas, **shared, **own)
+    return configure_stream(name, subjects, replicas, **shared, **own)
 
 
 # -- making and changing
@@ -122,7 +122,7 @@ def _check(info: StreamInfo, config: dict[str, Any], connection: Connection) -> 
 
 async def ensure_intake(connection: Connection, names: OpenNames) -> bool:
     """Make the consumer of the tasks, or bring it up to date. Return whether anything had to be done."""
-    config = intake_config()
+    config = configure_intake()
     try:
         info = decode(StreamInfo, await connection.ask(api(f"CONSUMER.INFO.{names.tasks}.{INTAKE}"), b""))
         if all(info.config.get(name) == value for name, value in config.items()) and not info.config.get("backoff"):
@@ -136,7 +136,7 @@ async def ensure_intake(connection: Connection, names: OpenNames) -> bool:
     return True
 
 
-def intake_config() -> dict[str, Any]:
+def configure_intake() -> dict[str, Any]:
     """Configure the one consumer of the tasks: a task is delivered until it is acknowledged, after one fixed wait."""
     return {
         "durable_name": INTAKE,

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.stores.open_side import streams
 from redrive.stores.open_side.names import OpenNames
-from redrive.stores.replica.jetstream import seconds
+from redrive.stores.replica.jetstream import read_time
 from redrive.stores.replica.nats_api import StreamInfo, StreamList, api, decode, encode
 from redrive.stores.replica.nats_connection import Connection
 from redrive.stores.replica.nats_streams import Names, stream_info
@@ -59,7 +59,7 @@ async def survey(connection: Connection) -> Survey:
     before = time.time()
     everything = await _list_streams(connection)
     ts = (await stream_info(connection, log.log)).ts
-    off = time.time() - seconds(ts) if ts else 0.0
+    off = time.time() - read_time(ts) if ts else 0.0
     views = [_view(info, holds[info.config["name"]]) for info in everything if info.config["name"] in holds]
     return Survey(
         tuple(sorted(views, key=lambda view: view.name)),

@@ -83,7 +83,7 @@ class Tasks:
             message.reply,
         )
 
-    async def done(self, message: TaskMessage) -> None:
+    async def acknowledge(self, message: TaskMessage) -> None:
         """Acknowledge a task whose job is in the store."""
         await self._connection.ask(message.reply, b"+ACK", seconds=ACK_SECONDS)
 
@@ -91,7 +91,7 @@ class Tasks:
         """End a task that became a dead letter; the server publishes the reason as an advisory."""
         await self._connection.ask(message.reply, f"+TERM {why}"[:200].encode(), seconds=ACK_SECONDS)
 
-    async def later(self, message: TaskMessage, seconds: float) -> None:
+    async def delay(self, message: TaskMessage, seconds: float) -> None:
         """Have the work queue deliver a task again, because the store could not take it now."""
         await self._connection.ask(message.reply, f'-NAK {{"delay": {int(seconds * SECOND)}}}'.encode())
 

@@ -145,15 +145,15 @@ _read_answer: Final = msgspec.msgpack.Decoder(HubAnswer).decode
 _NONE: Final = msgspec.Raw(encode(None))
 
 
-def request(name: str, arguments: tuple[Any, ...]) -> bytes:
+def write_request(name: str, arguments: tuple[Any, ...]) -> bytes:
     return encode(Request(name, msgspec.Raw(encode(arguments))))
 
 
-def answer(value: Any) -> bytes:
+def write_answer(value: Any) -> bytes:
     return encode(HubAnswer(msgspec.Raw(encode(value))))
 
 
-def refusal(error: RedriveError) -> bytes:
+def write_refusal(error: RedriveError) -> bytes:
     field = error.field if isinstance(error, InvalidInput) else None
     message = error.problem if isinstance(error, InvalidInput) else str(error)
     return encode(HubAnswer(_NONE, HubProblem(type(error).__name__, message, field)))

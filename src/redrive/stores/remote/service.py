@@ -76,12 +76,12 @@ class Hub:
         try:
             value = await self._dispatch(data, guarded)
             tokens = {job.token for job in value.jobs} if isinstance(value, Claim) else ()
-            return Answered(protocol.answer(value), tuple(token for token in tokens if token is not None))
+            return Answered(protocol.write_answer(value), tuple(token for token in tokens if token is not None))
         except RedriveError as error:
-            return Answered(protocol.refusal(error))
+            return Answered(protocol.write_refusal(error))
         except Exception as error:
             log.exception("a request failed")
-            return Answered(protocol.refusal(StoreError(f"the hub met a defect: {error!r}")))
+            return Answered(protocol.write_refusal(StoreError(f"the hub met a defect: {error!r}")))
 
     async def undo(self, answered: Answered) -> None:
         """Put back jobs that were claimed for a client that could not be told of them; no attempt is spent."""

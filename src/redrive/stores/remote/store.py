@@ -147,7 +147,7 @@ class RemoteStore:
 
     async def _ask_by(self, thread: _Thread, verb: str, arguments: tuple[Any, ...], seconds: float) -> Any:
         """Ask a hub; ask another one where none answers, until the time is over."""
-        request, tries = protocol.request(verb, arguments), 0
+        request, tries = protocol.write_request(verb, arguments), 0
         until = time.monotonic() + (GIVE_UP if thread.was_answered else HELLO_SECONDS)
         while True:
             try:
@@ -251,7 +251,7 @@ class RemoteStore:
         try:
             while True:
                 try:
-                    request = protocol.request(verb, (take, *rest))
+                    request = protocol.write_request(verb, (take, *rest))
                     answer = await self._transport().ask(request, seconds + ANSWER_SECONDS)
                     claim: Claim = protocol.read_answer(verb, answer)
                     return claim
@@ -275,7 +275,9 @@ class RemoteStore:
     def _give_back(self, take: Take) -> None:
         """Withdraw a claim whose worker stopped waiting, and give back at once what a hub claimed for it."""
         if (thread := self._thread) is not None:
-            thread.drop(protocol.request("withdraw", (take.token,)), protocol.request("give_back", (take.token,)))
+            thread.drop(
+                protocol.write_request("withdraw", (take.token,)), protocol.write_request("give_back", (take.token,))
+            )
 
     async def claim_next(
         self,

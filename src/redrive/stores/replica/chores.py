@@ -167,7 +167,7 @@ def read_announcements(engine: Engine) -> list[Kept[Replica]]:
     return [REPLICA.read(document) for document in records.docs(engine.connection, REPLICA.name, "")]
 
 
-def erased_at(engine: Engine) -> int:
+def read_erased_at(engine: Engine) -> int:
     """Return the position of the last message that erases; 0 where there is none."""
     document = records.doc(engine.connection, ERASURE.name, LAST)
     return ERASURE.read(document).value.position if document is not None else 0
@@ -175,7 +175,7 @@ def erased_at(engine: Engine) -> int:
 
 def describe_lingering(engine: Engine, manifest: Manifest | None, now: float) -> list[str]:
     """Describe where erased contents can still be read; empty once they are gone."""
-    position = erased_at(engine)
+    position = read_erased_at(engine)
     if not position:
         return []
     places = []
@@ -235,7 +235,7 @@ async def keep_snapshots(engine: Engine, every: int) -> None:
             last = manifest.newest.position if manifest is not None else 0
             if engine.file.position - last >= every:
                 await engine.snapshots.make()
-            if (position := erased_at(engine)) and is_older(await engine.log.manifest(), position):
+            if (position := read_erased_at(engine)) and is_older(await engine.log.manifest(), position):
                 await engine.snapshots.pass_by(position)
         except ManifestMoved:
             continue  # another replica was faster

@@ -95,7 +95,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, tag="Envelope"):
     items: list[msgspec.Raw]
 
 
-def item(command: Command | Own, ticket: Ticket | None = None) -> bytes:
+def encode_item(command: Command | Own, ticket: Ticket | None = None) -> bytes:
     """Encode one item by itself, so that a faulty item does not spoil those of other callers.
 
     The item is read back at once, because a message that no replica can read would stop all replicas.
@@ -114,7 +114,7 @@ def pack(
     return _encode(_Packed(ticket, level, generation, position, chain, [msgspec.Raw(item) for item in items]))
 
 
-def parts(ticket: Ticket, data: bytes, limit: int) -> Sequence[bytes]:
+def split(ticket: Ticket, data: bytes, limit: int) -> Sequence[bytes]:
     """Split a message that is larger than the log takes at once into parts."""
     if len(data) <= limit:
         return [data]

@@ -45,17 +45,17 @@ from redrive.stores.replica.nats_api import (
     api,
     decode,
     encode,
-    header,
     is_without_leader,
+    read_header,
 )
 from redrive.stores.replica.nats_connection import ASK_SECONDS, Connection
 from redrive.stores.replica.nats_consumer import Consumer
 from redrive.stores.replica.nats_streams import (
     Names,
     check_version,
-    durability,
     ensure,
     generation_of,
+    judge_durability,
     stream_info,
 )
 
@@ -102,7 +102,7 @@ class JetStreamLog:
         info = await ensure(connection, self._names, until)
         self._generation = generation_of(info)
         self._max_message = connection.client.max_payload - HEADERS_BYTES
-        level, advice = durability(self.address, connection.version, int(info.config.get("num_replicas", 1)))
+        level, advice = judge_durability(self.address, connection.version, int(info.config.get("num_replicas", 1)))
         first = max(1, info.state.first_seq)
         return LogInfo(self.url, level, self._max_message, self._generation, first, info.state.last_seq, advice)
 
@@ -218,7 +218,7 @@ class JetStreamLog:
         stored = await self._stored(self._names.log, {"seq": position}) if position > 0 else None
         if stored is None:
             return None
-        return LogEntry(stored.seq, header(stored.hdrs, "Nats-Msg-Id"), stored.data, seconds(stored.time))
+        return LogEntry(stored.seq, read_header(stored.hdrs, "Nats-Msg-Id"), stored.data, read_time(stored.time))
 
     async def _stored(self, stream: str, which: dict[str, object], seconds: float = 2.0) -> Stored | None:
         """Read one message from the leader."""
@@ -329,7 +329,7 @@ class JetStreamLog:
         return {subject.split(".")[3] for subject in subjects}
 
 
-def seconds(time: str) -> float:
+def read_time(time: str) -> float:
     """Read a server's RFC 3339 time, which has nanoseconds."""
     whole, _, rest = time.rstrip("Z").partition(".")
     return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{rest or 0}")

@@ -122,7 +122,7 @@ async def _claim_log(log: Log, info: LogInfo, token: str) -> float:
     """Make the arrival the first message of the log, and return the log's time of it."""
     entry = await log.entry(FIRST)
     if entry is None:
-        data = wire.pack(Ticket(_id(token), 1, 0), info.generation, 0, b"", [wire.item(Arrived(token))])
+        data = wire.pack(Ticket(_id(token), 1, 0), info.generation, 0, b"", [wire.encode_item(Arrived(token))])
         position = await log.append(_id(token), data)
         entry = await log.entry(FIRST)
         if position != FIRST or entry is None:

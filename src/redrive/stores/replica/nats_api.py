@@ -153,7 +153,7 @@ def is_without_leader(answer: bytes) -> bool:
     return len(answer) < 500 and any(b'"err_code":%d' % number in answer for number in NO_LEADER)
 
 
-def header(block: bytes, name: str) -> str:
+def read_header(block: bytes, name: str) -> str:
     """Read one header of a stored message."""
     for line in block.split(b"\r\n"):
         key, _, value = line.partition(b":")

@@ -61,7 +61,7 @@ def read_version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:3])
 
 
-def durability(address: Address, version: str, replicas: int) -> tuple[Durability, str]:
+def judge_durability(address: Address, version: str, replicas: int) -> tuple[Durability, str]:
     """Say what an acknowledgement means, and how to get more."""
     syncs = read_version(version) >= SYNCS
     if address.synced and syncs:
@@ -164,7 +164,7 @@ def _snapshot_config(address: Address, names: Names, info: StreamInfo) -> dict[s
 
 
 def _config(name: str, subject: str, replicas: int, limit: int, per_subject: int, generation: str) -> dict[str, Any]:
-    return stream_config(
+    return configure_stream(
         name,
         subject,
         replicas,
@@ -176,7 +176,7 @@ def _config(name: str, subject: str, replicas: int, limit: int, per_subject: int
     )
 
 
-def stream_config(name: str, subject: str, replicas: int, **own: Any) -> dict[str, Any]:
+def configure_stream(name: str, subject: str, replicas: int, **own: Any) -> dict[str, Any]:
     """Make the configuration of a stream in files that discards nothing by itself, unless `own` says so."""
     return {
         "name": name,

@@ -122,19 +122,19 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except errors.DiskFull as error:
-        raise LogFull(in_words(error)) from error
+        raise LogFull(describe_error(error)) from error
     except (psycopg.OperationalError, psycopg.InterfaceError, errors.ReadOnlySqlTransaction) as error:
-        raise LogUnavailable(in_words(error)) from error
+        raise LogUnavailable(describe_error(error)) from error
     except TimeoutError as error:
         raise LogUnavailable(f"no answer within {ANSWER_SECONDS:.0f} s") from error
     except errors.InsufficientPrivilege as error:
         raise StoreRefused(
-            f"{in_words(error)}: grant it to redrive's role, or open this URL once as the owner of the schema,"
+            f"{describe_error(error)}: grant it to redrive's role, or open this URL once as the owner of the schema,"
             " which makes the tables"
         ) from error
 
 
-def in_words(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Write an error of the server in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -171,7 +171,7 @@ class PostgresLog:
         await self._refuse_unfit()
         generation = self._generation = await self._make()
         settings = ("synchronous_commit", "fsync", "synchronous_standby_names")
-        durability, advice = judge(*await self._settings(*settings))
+        durability, advice = judge_durability(*await self._settings(*settings))
         if advice:
             log.warning("%s is %s: %s", self.url, durability, advice)
         return LogInfo(self.url, durability, MAX_MESSAGE, generation, await self.first(), await self.end(), advice)
@@ -344,7 +344,7 @@ class PostgresLog:
                     await connection.close()
             except psycopg.Error as error:
                 if not logged:
-                    log.warning("%s sends no notifications (%s); looking each second", self.url, in_words(error))
+                    log.warning("%s sends no notifications (%s); looking each second", self.url, describe_error(error))
                 logged = True
             await asyncio.sleep(POLL_SECONDS)
 
@@ -441,7 +441,7 @@ def _check(conninfo: str, shown: str) -> None:
         ) from None
 
 
-def judge(commit: str, fsync: str, standbys: str) -> tuple[Durability, str]:
+def judge_durability(commit: str, fsync: str, standbys: str) -> tuple[Durability, str]:
     """Return the durability class that the server's settings give, and how to get a better one."""
     if fsync == "off":
         return "unsynced", "fsync is off, and a crash of the server's machine ruins the database; set fsync = on"

@@ -36,7 +36,7 @@ class PendingCommand:
 
     def __init__(self, command: Command | Own, ticket: Ticket | None = None) -> None:
         self.command = command
-        self.raw = wire.item(command, ticket)
+        self.raw = wire.encode_item(command, ticket)
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.value: Any = None
@@ -211,7 +211,7 @@ class Sender:
     async def _deliver(self, sent: _SentMessage, failed: LogUnavailable | LogFull | None) -> None:
         """Append a message until the log acknowledges it, or until its echo has come."""
         ticket = sent.ticket
-        pieces = wire.parts(ticket, sent.data, self.max_message)
+        pieces = wire.split(ticket, sent.data, self.max_message)
         try:
             for number, piece in enumerate(pieces):
                 name = sent.name if len(pieces) == 1 else f"{sent.name}.{number}"
@@ -256,7 +256,10 @@ class Sender:
         ticket, standing = Ticket(self.client, self._next, 0), self._replay.here
         try:
             async with asyncio.timeout(ACK_SECONDS):
-                items = [wire.item(Hello(self.client, time.time(), self._replay.level)), wire.item(Halt(why))]
+                items = [
+                    wire.encode_item(Hello(self.client, time.time(), self._replay.level)),
+                    wire.encode_item(Halt(why)),
+                ]
                 data = wire.pack(ticket, standing.generation, 0, b"", items, standing.level)
                 await self._log.append(f"{self.client}-halt", data)
         except (LogUnavailable, LogFull, TimeoutError) as error:
