@@ -443,7 +443,7 @@ def test_control_without_the_unwrapping_an_embedded_address_is_not_recognised(
 ) -> None:
     with pytest.raises(InvalidPayload, match=r"127\.0\.0\.1 \(loopback\)"):
         check_request({"url": f"http://[{address}]/"}, PUBLIC)
-    monkeypatch.setattr(addresses, "endpoints", lambda address: (address,))
+    monkeypatch.setattr(addresses, "list_endpoints", lambda address: (address,))
     if address.startswith("64:"):
         assert ip_address(address) not in addresses._GLOBAL_UNICAST  # refused as reserved, for the wrong reason
     else:

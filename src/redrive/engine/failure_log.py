@@ -23,7 +23,7 @@ Kind = tuple[str, type[Decision]]
 """A group of failures, and what is done about them."""
 
 
-class FailureLog:
+class FailureLogger:
     """What the attempts of this process say when they fail. Each of them is in the store besides."""
 
     def __init__(self) -> None:

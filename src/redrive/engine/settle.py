@@ -25,7 +25,7 @@ from redrive.engine.breakers import Breakers, downstream_of
 from redrive.engine.clock import Clock
 from redrive.engine.context import Held
 from redrive.engine.effects import read_effects
-from redrive.engine.failure_log import FailureLog
+from redrive.engine.failure_log import FailureLogger
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.threads import ask_within
 from redrive.engine.trusted_time import time_for_destroying
@@ -65,7 +65,7 @@ class Settlement:
         self._clock = clock
         self._breakers = breakers
         self._verifier = verifier
-        self.logbook = FailureLog()
+        self.logbook = FailureLogger()
 
     # -- good ends
 
