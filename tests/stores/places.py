@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 from redrive.core.store import Claim, Store, Wanted
-from redrive.stores.replica import MemoryLog, ReplicaStore
+from redrive.stores.replica import ReplicaStore
 from redrive.stores.replica.jetstream import JetStreamLog
-from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.sqlite import SqliteStore
 from tests.nats import shared_server
 from tests.postgres_server import Server
 from tests.stores.hubs import RemoteOnItsOwnHub, Serve, over_http, over_nats
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 
 Monotonic = Callable[[], float]
 

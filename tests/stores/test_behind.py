@@ -12,17 +12,17 @@ import pytest
 
 from redrive.core.store import Commit, Filter, Wanted
 from redrive.errors import CommitUnknown
-from redrive.stores.replica import MemoryLog, ReplicaStore
+from redrive.stores.replica import ReplicaStore
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import Log, LogEntry, LogUnavailable
-from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.postgres import PostgresLog
 from redrive.stores.replica.replay import ReplicaStopped
 from tests.nats import shared_server
 from tests.postgres_server import Server
 from tests.stores.fleet import until
 from tests.stores.jobs import T0, a_job, success
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 from tests.support import eventually
 
 Make = Callable[[], Log]

@@ -15,11 +15,11 @@ from redrive.core.job import Job, State
 from redrive.core.store import Commit, Filter, Wanted
 from redrive.engine.breakers import Breakers
 from redrive.retries.breaker import BREAKER, close_breaker, open_breaker
-from redrive.stores.replica import MemoryLog, ReplicaStore
+from redrive.stores.replica import ReplicaStore
 from redrive.stores.replica.log import LogEntry
-from redrive.stores.replica.memory import MemoryMessages
 from tests.chaos.processes import until
 from tests.stores.jobs import T0, a_job
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 from tests.support import FakeClock
 
 KEY = "host:api.example.org"

@@ -11,11 +11,11 @@ import pytest
 
 from redrive.core.commands import Ticket
 from redrive.core.store import Wanted
-from redrive.stores.replica import MemoryLog, ReplicaStore, chores, replay
+from redrive.stores.replica import ReplicaStore, chores, replay
 from redrive.stores.replica import envelope as wire
-from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import Replay, ReplicaStopped
 from tests.stores.jobs import T0, a_job
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 
 PATIENCE = 30.0
 

@@ -12,12 +12,12 @@ import pytest
 from redrive.core.job import Job
 from redrive.core.store import Applied, Commit, Lease, Put, Stale, Store, Wanted
 from redrive.stores.remote import Hub, RemoteStore
-from redrive.stores.replica import MemoryLog, ReplicaStore
-from redrive.stores.replica.memory import MemoryMessages
+from redrive.stores.replica import ReplicaStore
 from redrive.stores.sqlite import SqliteStore
 from tests.chaos.processes import until
 from tests.stores.direct import DirectTransport, Faults
 from tests.stores.jobs import T0, a_job, keyed, success
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 
 
 @pytest.fixture(params=["file", "replica"])

@@ -12,11 +12,11 @@ from redrive.core.store import Filter
 from redrive.errors import StoreUnavailable
 from redrive.stores.remote import Hub, RemoteStore, backups
 from redrive.stores.remote.nats import NatsHub, NatsTransport
-from redrive.stores.replica import MemoryLog, ReplicaStore
-from redrive.stores.replica.memory import MemoryMessages
+from redrive.stores.replica import ReplicaStore
 from redrive.stores.sqlite import SqliteStore
 from tests.nats import shared_server
 from tests.stores.jobs import a_job
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 
 
 @pytest.mark.behaviour("F-22")

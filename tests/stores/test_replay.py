@@ -12,13 +12,13 @@ import pytest
 
 from redrive.core.commands import Apply, Beat, Hello, Insert, Take, Ticket
 from redrive.core.store import Wanted
-from redrive.stores.replica import MemoryLog, ReplicaStore, replay
+from redrive.stores.replica import ReplicaStore, replay
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.log import LogEntry
-from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import ChainMismatch, ReplicaStopped
 from redrive.stores.sqlite import claims
 from tests.stores.jobs import T0, a_job
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 from tests.stores.paths import Replica, compare
 from tests.stores.test_model import Jobs, play
 

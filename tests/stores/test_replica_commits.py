@@ -13,11 +13,12 @@ import pytest
 
 from redrive.core.store import Lease, Wanted
 from redrive.errors import StoreError
-from redrive.stores.replica import MemoryLog, ReplicaStore
+from redrive.stores.replica import ReplicaStore
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.log import LogEntry
 from tests.chaos.processes import until
 from tests.stores.jobs import T0, a_job
+from tests.stores.memory_log import MemoryLog
 from tests.stores.test_replica_rules import Fleet, engine_of
 
 LATER = "redrive.stores.replica.engine.COMMIT_SECONDS"

@@ -18,17 +18,17 @@ from redrive.core.commands import Beat, Take
 from redrive.core.store import Commit, Lease, Wanted
 from redrive.errors import StoreError, StoreFull, StoreUnavailable
 from redrive.stores.remote import Hub, RemoteStore
-from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
+from redrive.stores.replica import ReplicaStore, snapshots
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.engine import Engine
 from redrive.stores.replica.folder import ReplicaFolder
 from redrive.stores.replica.log import Manifest, ManifestMoved
-from redrive.stores.replica.memory import MemoryMessages
 from redrive.stores.replica.replay import ReplicaStopped
 from redrive.stores.replica.sender import Sender
 from tests.chaos.processes import until
 from tests.stores.direct import DirectTransport
 from tests.stores.jobs import T0, a_job, success
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 
 
 class Clock:

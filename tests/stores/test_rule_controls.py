@@ -15,7 +15,7 @@ from redrive.core.commands import Insert, Take
 from redrive.core.store import Commit, Put, Wanted
 from redrive.errors import StoreFull
 from redrive.stores.remote import Hub, RemoteStore
-from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
+from redrive.stores.replica import ReplicaStore, snapshots
 from redrive.stores.replica import envelope as wire
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.replay import Replay
@@ -27,6 +27,7 @@ from tests.nats import shared_server
 from tests.stores.direct import DirectTransport
 from tests.stores.fleet import total
 from tests.stores.jobs import T0, a_job, success
+from tests.stores.memory_log import MemoryLog
 from tests.stores.paths import Replica
 from tests.stores.test_replay import log_of
 from tests.stores.test_replica_rules import Fleet, beat_of, count_takes, engine_of

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from redrive.core.store import Wanted
-from redrive.stores.replica import MemoryLog, ReplicaStore, snapshots
+from redrive.stores.replica import ReplicaStore, snapshots
 from redrive.stores.replica.jetstream import JetStreamLog
 from redrive.stores.replica.log import Log, LogSnapshot, Manifest, ManifestMoved
-from redrive.stores.replica.memory import MemoryMessages
 from tests.chaos.processes import until
 from tests.nats import shared_server
 from tests.stores.fleet import total
 from tests.stores.jobs import T0, a_job
+from tests.stores.memory_log import MemoryLog, MemoryMessages
 
 STEPS = ("manifest", "put_pieces", "pieces", "put_manifest", "drop_pieces", "trim")
 """What `Snapshots.make` does, in order: read the manifest, write the pieces, read them back, name them, tidy."""

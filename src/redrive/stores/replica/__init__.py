@@ -1,7 +1,6 @@
 """Keeps a log of commands: each replica replays it into its own SQLite file."""
 
 from redrive.stores.replica.log import Log, LogEntry, LogInfo
-from redrive.stores.replica.memory import MemoryLog
 from redrive.stores.replica.store import ReplicaStore
 
-__all__ = ["Log", "LogEntry", "LogInfo", "MemoryLog", "ReplicaStore"]
+__all__ = ["Log", "LogEntry", "LogInfo", "ReplicaStore"]
