@@ -7,6 +7,7 @@ count. Functions of redrive are counted once each, those of the stores are left 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 import tempfile
@@ -41,18 +42,24 @@ LIMITS: Final = {
 
 
 class Trace:
-    """Collects the functions that run below an anchor: one of `anchors` is among their callers."""
+    """Collects the functions that run below an anchor: one of `anchors` is among their callers.
+
+    The garbage collector rests meanwhile: what it ends of other work would run below the anchor, too.
+    """
 
     def __init__(self, *anchors: CodeType) -> None:
         self._anchors = frozenset(anchors)
         self.seen: dict[tuple[str, str], None] = {}
 
     def __enter__(self) -> Trace:
+        gc.collect()
+        gc.disable()
         sys.setprofile(self._look)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _look(self, frame: FrameType, event: str, argument: object) -> None:
         if event != "call" or not self._counts(frame.f_code):

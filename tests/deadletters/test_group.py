@@ -254,7 +254,8 @@ class Real:
     def say(self, what: str, now: float, **how: Any) -> bool:
         if self.group is None:
             return False
-        self.state = getattr(groups, what)(self.group, self.state, now, who="ann", why=None, **how)
+        verbs = {"resolved": groups.resolve, "ignored": groups.ignore, "reopened": groups.reopen}
+        self.state = verbs[what](self.group, self.state, now, who="ann", why=None, **how)
         return True
 
 

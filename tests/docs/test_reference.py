@@ -181,7 +181,7 @@ def test_every_settings_file_of_a_page_is_taken(page: str, line: int, lines: str
 
 def test_every_option_of_a_job_is_mentioned_where_people_learn() -> None:
     """`Task.options` takes nothing that no page but the reference knows."""
-    from redrive.jobs.enqueuer import OPTIONS
+    from redrive.jobs.job_options import OPTIONS
 
     taught = " ".join(span for page in PAGES if page.parent != REFERENCE for span in inline(page))
     taught += " ".join(page.read_text("utf-8") for page in PAGES if page.parent != REFERENCE)

@@ -18,7 +18,7 @@ import redrive
 from redrive import Context, Effect, OutcomeUnknown, Rate, Redrive
 from redrive.core.documents import ALONE
 from redrive.core.job import public
-from redrive.core.store import Claim, Commit, Filter, Outcome, Store, Unknown, Wanted
+from redrive.core.store import Claim, Commit, Filter, Outcome, Unknown, Wanted
 from redrive.engine.breakers import Breakers
 from redrive.engine.settle import Settlement
 from redrive.engine.worker import Worker
@@ -211,13 +211,13 @@ async def test_one_claim_fills_the_slots_that_will_be_free_in_a_moment(
 ) -> None:
     """Two slots are left while eight jobs are about to begin: a claim for two would be a transaction for nothing."""
     asked: list[int] = []
-    real = elsewhere.kind().claim
+    real = live.store.claim
 
-    async def claim(store: Store, wanted: Wanted, *rest: Any) -> Claim:
+    async def claim(wanted: Wanted, *rest: Any) -> Claim:
         asked.append(wanted.slots)
-        return await real(store, wanted, *rest)
+        return await real(wanted, *rest)
 
-    monkeypatch.setattr(elsewhere.kind(), "claim", claim)
+    monkeypatch.setattr(live.store, "claim", claim)
     monkeypatch.setattr("redrive.engine.breakers.REFRESH_SECONDS", 3600.0)  # a look at them would make all jobs wait
 
     @live.task

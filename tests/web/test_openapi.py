@@ -58,7 +58,7 @@ def test_every_operation_has_its_own_name_and_tells_how_it_fails() -> None:
 def test_nothing_of_the_app_is_forgotten() -> None:
     """Whoever adds a field to a job, an option or a filter adds it here, or says why not."""
     from redrive.core.store import Filter
-    from redrive.jobs.enqueuer import OPTIONS
+    from redrive.jobs.job_options import OPTIONS
 
     shown = set(public(Job("i", "q", "t", None, Job.__annotations__ and _waiting(), 2, 0.0, 1, 0.0, 0.0, "{}")))  # type: ignore[arg-type]
     assert set(JobOut.__struct_fields__) == shown

@@ -248,9 +248,6 @@ class WorkerMethods:
         """
         return await self._workers.drain(**options)
 
-    def tell_workers(self, message: Callable[[Worker], None]) -> None:
-        self._workers.tell(message)
-
     @property
     def local_workers(self) -> list[Worker]:
         """The workers that run in this process."""
