@@ -47,7 +47,19 @@ def test_every_row_belongs_to_one_part() -> None:
     assert [number for numbers in PARTS.values() for number in numbers] == list(ROWS)
 
 
-@pytest.mark.parametrize(("row", "limit"), [(13, 0.35), (16, 0.75), (19, 0.7), (20, 6.0), (21, None)])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("row", "limit"),
+    [
+        (13, 0.35),
+        pytest.param(16, 0.75, marks=LONG),
+        (19, 0.7),
+        pytest.param(20, 6.0, marks=LONG),
+        pytest.param(21, None, marks=LONG),
+    ],
+)
 def test_a_fleet_is_measured(tmp_path: Path, row: int, limit: float | None) -> None:
     """Without taskiq-nats, which only `./dev bench` installs, what is compared with it is not measured."""
     need_server()
