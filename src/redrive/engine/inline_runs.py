@@ -1,7 +1,7 @@
-"""Running a job where somebody waits for it: claimed by its id, its lease kept, its end on disk before it is told.
+"""Runs a job inline for a waiting caller: claims it by id, keeps its lease, writes its end before returning it.
 
-A worker takes what is due; a script's cycle and a caller of the gateway bring their own. A few tries on the spot are
-made here where the decision says so; everything else is the same as for any job.
+A worker takes due jobs; a script's cycle and a caller of the gateway bring their own job. Where the decision says so,
+a few retries run here at once; everything else is the same as for any job.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from redrive.retries.strategy import CRASHES_BEFORE_ALONE, SPOT_TRIES
 
 log = logging.getLogger("redrive.on_the_spot")
 Wait = Callable[[float], Awaitable[None] | None]
-"""Spends the seconds between two tries on the spot."""
+"""Waits the given seconds between two inline tries."""
 Beside = Callable[[Transition], list[Put]]
-"""Documents that go into the commit which ends an attempt."""
+"""Makes further documents for the commit that ends an attempt."""
 INSIST: Final = 20
 AGAIN: Final = 0.5
-"""So often, and after so many seconds, the store is asked again to take a result."""
+"""How often, and after how many seconds, the write of a result is repeated."""
 
 
 class Interrupted(Exception):
-    """A person interrupted the job, by Ctrl-C or another signal: the job is given back."""
+    """The interruption of a job by Ctrl-C or another signal; the job is given back."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(repr(error))
@@ -54,18 +54,18 @@ class Interrupted(Exception):
 
 
 class InlineRun(msgspec.Struct, frozen=True):
-    """How a job stands after its tries here. No move: it was taken away, or could not be claimed."""
+    """The state of a job after its inline tries. Without a move the job was taken away or could not be claimed."""
 
     job: Job
     move: Transition | None = None
     value: Any = None
-    """What the function returned, as it is."""
+    """The return value of the function, unencoded."""
     recovered: bool = False
-    """Something the task needs was away and is back."""
+    """Whether a resource that the task needs was down and is back."""
 
 
 def runs_on_another_loop(handler: Handler) -> bool:
-    """Whether a coroutine runs on an event loop in a person's other thread; plain functions have threads of ours."""
+    """Tells whether a task runs on an event loop in a user's thread; plain functions run in redrive's own threads."""
     return handler.is_async and on_users_thread()
 
 
@@ -94,20 +94,20 @@ class InlineRunner:
         self._wait: Wait = wait or asyncio.sleep
         self._can_stop = can_stop
         self._elsewhere = elsewhere
-        """Whether a task runs in a thread of the person's that is not the main one."""
+        """Tells whether a task runs in a user's thread that is not the main one."""
         self._why = interrupted
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.attempts = AttemptRunner(store, registry, clock, threads or Threads(), bus)
         self.lapsed: dict[str, Job] = {}
-        """Jobs that lost their worker, as the claims have told."""
+        """Jobs that lost their worker, as reported by the claims."""
         self.endings: dict[str, Ending] = {}
-        """What is known of those workers' processes."""
+        """How the processes of those workers ended, where known."""
         self._heart: Heartbeats | None = None
         self._running: dict[str, tuple[AttemptState, asyncio.Task[Commit | None]]] = {}
         self._left: set[str] = set()
-        """Jobs for which nobody waits any more."""
+        """Jobs whose caller no longer waits."""
         self._settling: dict[str, Job] = {}
-        """Finished, and not yet on disk: their leases are kept until they are."""
+        """Finished jobs whose end is not on disk yet; their leases are kept until it is."""
 
     async def stop(self) -> None:
         heart, self._heart = self._heart, None
@@ -118,9 +118,9 @@ class InlineRunner:
     async def run(
         self, job: Job, beside: Beside = lambda move: [], interrupted: Callable[[Job], None] = lambda job: None
     ) -> InlineRun:
-        """Run it, and again for as long as the decision is to try again here and now.
+        """Runs the job, and again as long as the decision is to retry immediately.
 
-        `interrupted` hears how the job stands where this ends with an exception: it was told to stop.
+        `interrupted` gets the job as it stands when an interruption ends this call with an exception.
         """
         try:
             return await self._tried(job, beside, interrupted)
@@ -142,9 +142,9 @@ class InlineRunner:
         return ran
 
     def leave(self, job_id: str) -> bool:
-        """Whoever waited has gone: from now on it is a job like any other, whose end is told to the session.
+        """Treats the job as an ordinary one, because its caller stopped waiting; the session gets its end.
 
-        False where its end is being written this moment: whoever wants to go hears it if he stays.
+        False while the end of the job is being written: the caller gets that end by waiting a moment longer.
         """
         if job_id in self._settling:
             return False
@@ -160,7 +160,7 @@ class InlineRunner:
             await waited
 
     async def claim(self, job: Job) -> Job | None:
-        """This very job, due or not; None where it does not wait."""
+        """Claims exactly this job, due or not; None where the job does not wait."""
         lease = self._registry.policy_for(job).lease or 90.0
         synced = self._registry.starts_once(self._registry.handlers[job.task], job)
         wanted = Wanted(slots=1, ids=(job.id,), lease=lease, synced=synced)
@@ -174,9 +174,10 @@ class InlineRunner:
         return claimed
 
     async def _alone(self, job: Job) -> bool:
-        """Whether the store knows, before it starts, that a job which was there at two crashes is about to.
+        """Marks in the store, before its start, a job that was running at two crashes.
 
-        If nobody knows whether it does, the job is given back: the mark of a run that never began must not bury it.
+        If it is unknown whether the mark was written, the job is given back: the mark of a run that never began must
+        not make the job a dead letter.
         """
         try:
             return await self.attempts.alone(job)
@@ -189,7 +190,7 @@ class InlineRunner:
             raise
 
     async def _give_back(self, job: Job, why: str) -> None:
-        """It has not begun. Its lease is kept until this is on disk."""
+        """Gives back a job that has not begun, and keeps its lease until that is on disk."""
         self._settling[job.id] = job
         self._beat()
         await carry_through(self._settled(job, Commit((self.attempts.settlement.released(job, why),))))
@@ -197,7 +198,7 @@ class InlineRunner:
     # -- one attempt
 
     async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
-        """One attempt and its commit."""
+        """Runs one attempt and commits its end."""
         state = self.attempts.begin(job)
         state.sitting, state.tries = None if job.id in self._left else self._sitting, tries
         commit, interruption = await self._perform(state)
@@ -207,23 +208,23 @@ class InlineRunner:
         move, *others = commit.transitions
         move = _mark_answered(move, state)
         commit = msgspec.structs.replace(commit, transitions=(move, *others), puts=(*commit.puts, *beside(move)))
-        self._settling[job.id] = job  # from here on whoever waited cannot leave: the answer is what tells of the end
+        self._settling[job.id] = job  # from here on the caller cannot leave: the answer alone reports the end
         settling = asyncio.create_task(self._settled(job, commit))
-        after = await asyncio.shield(settling)  # carried through, whatever happens to the caller meanwhile
+        after = await asyncio.shield(settling)  # finishes even if the caller is cancelled
         if interruption is not None:
             interrupted(after)
             raise interruption
         return InlineRun(after, move, state.value, state.recovered)
 
     async def _settled(self, job: Job, commit: Commit) -> Job:
-        """Its lease is kept until its end is on disk."""
+        """Commits the end of a job, and keeps the lease until the end is on disk."""
         try:
             return await self.committed(commit)
         finally:
             del self._settling[job.id]
 
     async def _perform(self, state: AttemptState) -> tuple[Commit | None, BaseException | None]:
-        """Run it as a task of its own, so that whatever stops us gives the job back instead of leaving it behind."""
+        """Runs the attempt in a separate task, so that an interruption gives the job back instead of losing it."""
         asked: list[BaseException] = []
         interrupts = Interrupts(elsewhere=self._elsewhere(state.handler))
         state.awaited_by, state.is_signal = asyncio.current_task(), interrupts.explain
@@ -253,12 +254,12 @@ class InlineRunner:
             return await self.attempts.run(state)
         except (Exception, asyncio.CancelledError):
             raise
-        except BaseException as error:  # noqa: BLE001 - told outside; through the event loop it would end that
+        except BaseException as error:  # noqa: BLE001 - raised by the caller; here it would end the event loop
             asked.append(error)
             return Commit((self.attempts.settlement.interrupted(state.job, self._why),))
 
     async def _stop_or_await(self, state: AttemptState, work: asyncio.Task[Commit | None]) -> Commit | None:
-        """End an attempt whose caller was cancelled: stop a coroutine, wait for the result of a thread."""
+        """Ends an attempt whose caller was cancelled: stops a coroutine, waits for the result of a thread."""
         if self._can_stop(state.handler):
             state.releasing = True
             work.cancel()
@@ -274,7 +275,7 @@ class InlineRunner:
         return found[0] if found else job
 
     async def committed(self, end: Commit) -> Job:
-        """The job after this commit, or as somebody else has made it meanwhile. The store is asked insistently."""
+        """Commits the end of a job, insistently; returns the job after it, or as another process has changed it."""
         move = end.transitions[0]
         what = f"job {move.job.short_id} was {move.move}"
         problem: Exception = StoreBusy(f"other processes kept changing what goes along with it: whether {what} is open")
@@ -290,12 +291,12 @@ class InlineRunner:
                     return move.after(applied.fences[0])
                 if len(end.transitions) == 1:
                     return await self.fresh(move.job)
-                end = msgspec.structs.replace(end, transitions=(move,))  # those beside it moved meanwhile
+                end = msgspec.structs.replace(end, transitions=(move,))  # the other jobs of this commit moved meanwhile
                 continue
             log.warning(
                 "job %s (%s) waits for the store to take its end: %s", move.job.short_id, move.job.task, problem
             )
-            await asyncio.sleep(AGAIN)  # repeating is safe: what landed after all is stale then
+            await asyncio.sleep(AGAIN)  # repeating is safe: a commit that was applied after all is stale then
         raise problem
 
     # -- leases
@@ -311,14 +312,14 @@ class InlineRunner:
         return [*(state.job for state, _ in list(self._running.values())), *list(self._settling.values())]
 
     def _lost(self, lease: Lease) -> None:
-        """Cancelled by somebody, or expired while we slept: tell the function and stop it."""
+        """Stops an attempt whose job was cancelled, or whose lease expired while the machine slept."""
         state, work = self._running.get(lease.job_id, (None, None))
         if state is not None and work is not None and state.job.token == lease.token:
             state.cancelled = True
             work.cancel()
 
     def cancelled(self, job_id: str) -> None:
-        """Somebody here cancelled it."""
+        """Stops the attempt of a job that was cancelled in this process."""
         state, _ = self._running.get(job_id, (None, None))
         if state is not None:
             self._lost(state.lease)
@@ -333,12 +334,12 @@ class InlineRunner:
 
 
 def _mark_answered(move: Transition, state: AttemptState) -> Transition:
-    """Marks the end that the waiting caller is answered with. The job's reason stays what callers were told."""
+    """Marks an end that is the answer to a waiting caller. The reason of the job stays as callers know it."""
     if state.sitting != "call" or move.to not in (State.done, State.dead):
         return move
     return msgspec.structs.replace(move, answered=True)
 
 
 def retries_inline(move: Transition) -> bool:
-    """Whether the decision was to try again here and now."""
+    """Tells whether the decision was to retry immediately."""
     return move.move == "retried" and move.attempt is not None and move.attempt.tier == "immediate"

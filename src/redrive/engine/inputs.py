@@ -1,4 +1,4 @@
-"""What an attempt is given: payload plus changes, checked before a token is spent, as the task's arguments."""
+"""Makes the arguments of an attempt from payload and changes, and checks them before a token is spent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENV = "env:"
 
 
 class Rejected(Exception):
-    """Preflight said no: the task is not called."""
+    """The refusal of a preflight check; the task is not called."""
 
     def __init__(self, verdict: NotReady) -> None:
         super().__init__(verdict.why)
@@ -44,7 +44,7 @@ class Inputs:
         self._clock = clock
 
     async def prepare(self, state: AttemptState) -> dict[str, Any]:
-        """Make the effective input into arguments; raise Rejected where it cannot succeed."""
+        """Makes the arguments from the effective input; raises Rejected where the attempt cannot succeed."""
         job, handler = state.job, state.handler
         text = job.payload or "{}"
         if job.changes_json is not None:
@@ -95,7 +95,7 @@ class Inputs:
 
 
 def make_effective_input(job: Job, handler: Handler | None, registry: Registry) -> EffectiveInput:
-    """The payload with the job's changes in it."""
+    """Applies the changes of a job to its payload."""
     names = own_names(job)
     adapt = handler.adapt if handler else None
     return apply(job.arguments, decode(job.changes_json), adapt, registry.count, names=names)
@@ -108,7 +108,7 @@ def _conditions(handler: Handler | None, registry: Registry) -> Conditions:
 
 
 def find_missing_credentials(job: Job, handler: Handler | None) -> tuple[str, ...]:
-    """Credentials that a job needs and this process does not have."""
+    """Lists the credentials that a job needs and this process does not have."""
     wanted = list(handler.credentials) if handler is not None else []
     if job.task == HTTP_TASK and isinstance(auth := job.arguments.get("auth"), str):
         wanted.append(auth)
@@ -117,7 +117,7 @@ def find_missing_credentials(job: Job, handler: Handler | None) -> tuple[str, ..
 
 
 def preflight(job: Job, handler: Handler | None, registry: Registry, now: float) -> NotReady | tuple[str, ...]:
-    """Checks a job that is accepted or redriven: a refusal, or warnings.
+    """Checks a job that is accepted or redriven; returns a refusal or warnings.
 
     Credentials are left out, because this process may not be the one that will run the job.
     """

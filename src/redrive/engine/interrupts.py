@@ -1,6 +1,6 @@
-"""Who wants a process to end: a signal from outside, or a task that only looks like one.
+"""Tells a signal that ends the process from a task that raises the same exception.
 
-The handler of a signal runs in the middle of whatever the main thread executes, so an exception that it raises looks as
+The handler of a signal interrupts the code of the main thread at any point, so an exception from the handler looks as
 if the task had raised it. Handlers are therefore wrapped while tasks run, and the wrapper counts those that raised.
 """
 
@@ -24,21 +24,21 @@ log = logging.getLogger("redrive.worker")
 T = TypeVar("T")
 _NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 ENDING: Final = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
-"""Signals by which people and process managers end a process. Those of timers belong to whoever set the timer."""
+"""Signals by which people and process managers end a process. Timer signals belong to the code that set the timer."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
-"""Those that end a worker."""
+"""Signals that end a worker."""
 
 
 def ends_a_process(error: BaseException) -> bool:
-    """Whether an exception is one that tasks have no reason to raise: no error, no signal to redrive, no cancellation.
+    """Tells whether an exception ends a process: no error, no signal to redrive, no cancellation.
 
-    A group is judged by its members.
+    An exception group is judged by its members.
     """
     return not isinstance(error, Exception | Signal | asyncio.CancelledError | BaseExceptionGroup)
 
 
 class _Wrapped:
-    """Stands in for the handler of a signal and notes that the handler raised."""
+    """A wrapper of a signal handler that counts the exceptions of the handler."""
 
     def __init__(self, handler: Callable[..., Any]) -> None:
         self.handler = handler
@@ -51,19 +51,19 @@ class _Wrapped:
             raise
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.handler, name)  # whoever looks at the handler sees the one that was set
+        return getattr(self.handler, name)  # an inspected handler looks like the original one
 
 
 class _Handlers:
-    """The handlers of this process, wrapped for as long as anything needs it."""
+    """The signal handlers of this process, wrapped while there are users of them."""
 
     def __init__(self) -> None:
         self.raised = 0
-        """How often a handler has raised what ends a process."""
+        """How often a handler has raised an exception that ends a process."""
         self._users = 0
 
     def wrap(self) -> None:
-        """Wrap the handlers that are Python functions; again, for those that were set meanwhile."""
+        """Wraps the handlers that are Python functions; a repeated call wraps those set meanwhile."""
         for number in ENDING:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, _Wrapped):
@@ -75,7 +75,7 @@ class _Handlers:
         _watch_simulated_signals()
 
     def leave(self) -> None:
-        """Put the handlers back with the last user; one that was set meanwhile stays."""
+        """Restores the handlers when the last user leaves; a handler set meanwhile stays."""
         self._users -= 1
         if self._users:
             return
@@ -90,10 +90,10 @@ _handlers = _Handlers()
 
 
 class Interrupts:
-    """Knows whether a signal has interrupted what runs on the main thread since `join`.
+    """A watch that knows whether a signal has interrupted the main thread since `join`.
 
-    `elsewhere`: a thread of the person's own, other than the main one. No handler runs there, and whoever interrupts
-    such a thread does so by raising in it.
+    `elsewhere`: tasks run in a user's thread other than the main one. No handler runs there, and such a thread is
+    interrupted by raising in it.
     """
 
     def __init__(self, *, elsewhere: bool = False) -> None:
@@ -114,7 +114,7 @@ class Interrupts:
             _handlers.leave()
 
     def renew(self) -> None:
-        """See to handlers that were set since `join`."""
+        """Wraps the handlers that were set since `join`."""
         if self._joined:
             _handlers.wrap()
 
@@ -127,25 +127,25 @@ class Interrupts:
 
     @property
     def told(self) -> bool:
-        """A handler has raised."""
+        """Whether a handler has raised since `join`."""
         return _handlers.raised > self._since
 
     def explain(self, error: BaseException) -> bool:
-        """Whether the person, and not the task, is behind this exception."""
+        """Tells whether the user, and not the task, caused this exception."""
         return self.told or (self._elsewhere and isinstance(error, KeyboardInterrupt | SystemExit))
 
 
 def on_main_thread() -> bool:
-    """Whether this code runs where the handlers of signals do."""
+    """Tells whether this code runs on the main thread, where signal handlers run."""
     return threading.current_thread() is threading.main_thread()
 
 
 class LoopThread(threading.Thread):
-    """Runs an event loop of redrive's own. Only tasks raise there: a person interrupts the thread that waits for it."""
+    """A thread for redrive's own event loop. Only tasks raise there: users interrupt the thread that waits for it."""
 
 
 def on_users_thread() -> bool:
-    """Whether this code runs in a thread that a person has started beside the main one, and may raise in."""
+    """Tells whether this code runs in a thread that users started beside the main one, and may raise in."""
     return not on_main_thread() and not isinstance(threading.current_thread(), LoopThread)
 
 
@@ -153,27 +153,27 @@ def on_users_thread() -> bool:
 
 
 class _Own:
-    """What tasks of this process did to it."""
+    """The signals that tasks sent to their own process."""
 
     watched = False
     ended_by: str | None = None
-    """The job that told this process to end, in words."""
+    """A description of the job that told this process to end."""
 
 
 def ended_by_a_job() -> str | None:
-    """The job that sent SIGINT or SIGTERM to its own process, in words."""
+    """Describes the job that sent SIGINT or SIGTERM to its own process."""
     return _Own.ended_by
 
 
 def watch_own_signals() -> None:
-    """Note which task signals its own process. Nothing else can tell: a handler does not hear who sent a signal."""
+    """Notes which task signals its own process. An audit hook is needed: a handler does not get the sender."""
     if not _Own.watched:
         _Own.watched = True
         sys.addaudithook(_audit)
 
 
 class _Noting:
-    """Stands in for a function that signals this process and raises no audit event."""
+    """A wrapper of a function that signals this process without an audit event."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -188,7 +188,7 @@ _SIMULATING: Final = ((signal, "raise_signal"), (_thread, "interrupt_main"))
 
 
 def _watch_simulated_signals() -> None:
-    """The same for the two functions that raise no audit event, while tasks run."""
+    """Wraps the two signalling functions that raise no audit event, while tasks run."""
     for module, name in _SIMULATING:
         function = getattr(module, name)
         if not isinstance(function, _Noting):
@@ -196,7 +196,7 @@ def _watch_simulated_signals() -> None:
 
 
 def _forget_simulated_signals() -> None:
-    """Put the two functions back; one that was set meanwhile stays."""
+    """Restores the two signalling functions; one that was replaced meanwhile stays."""
     for module, name in _SIMULATING:
         function = getattr(module, name)
         if isinstance(function, _Noting):
@@ -207,7 +207,7 @@ _SENDS: Final = frozenset({"os.kill", "os.killpg", "signal.pthread_kill"})
 
 
 def _audit(event: str, arguments: tuple[Any, ...], sends: frozenset[str] = _SENDS) -> None:
-    """Hear every audit event. `sends` is an argument because an interpreter that ends clears this module before it."""
+    """Notes audit events that signal this process. `sends` is an argument, as the ending interpreter clears modules."""
     if event in sends and _is_own(event, arguments[0]):
         _note(arguments[1])
 
@@ -227,11 +227,11 @@ def _note(number: int) -> None:
         _Own.ended_by = f"job {state.job.short_id} ({state.job.task}) sent {state.signalled} to its own process"
 
 
-# ---- a process of ours
+# ---- a process of redrive
 
 
 def run_until_signalled(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` as `asyncio.run` does, and go on where a task ends the event loop: only a signal ends the process."""
+    """Runs `main` like `asyncio.run`, but continues if a task ends the event loop: only a signal ends the process."""
     with asyncio.Runner() as runner, Interrupts() as interrupts:
         loop = runner.get_loop()
         task = loop.create_task(main)

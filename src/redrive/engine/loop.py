@@ -1,4 +1,4 @@
-"""The one base of everything that runs again and again: start, stop and survive are written here once."""
+"""Base class of all periodic loops: starts them, stops them, and keeps them running after errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Loop:
-    """Calls `tick` until stopped. A tick returns the seconds until the next; an error costs a pause, not the loop.
+    """A loop that calls `tick` until stopped. A tick returns the seconds until the next; an error only costs a pause.
 
-    Only a store that has stopped itself ends the loop: nothing would work again before the store is opened anew.
+    Only a store that has stopped itself ends the loop: no tick would work before the store is opened anew.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,7 +30,7 @@ class Loop:
         self._task: asyncio.Task[None] | None = None
 
     async def tick(self) -> float:
-        """One round; returns how long to sleep at most before the next."""
+        """Does one round; returns how long to sleep at most before the next."""
         raise AssertionError(f"{type(self).__name__} has no tick")
 
     @property
@@ -38,13 +38,13 @@ class Loop:
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Idempotent."""
+        """Starts the loop; idempotent."""
         if not self.running:
             self._stopping.clear()
             self._task = asyncio.create_task(self._run(), name=f"redrive-{self.name}")
 
     async def stop(self) -> None:
-        """Idempotent; a tick under way is finished."""
+        """Stops the loop after the current tick; idempotent."""
         self._stopping.set()
         self._nudged.set()
         if self._task is not None:
@@ -52,7 +52,7 @@ class Loop:
             self._task = None
 
     def nudge(self) -> None:
-        """Tick now rather than later."""
+        """Starts the next tick now."""
         self._nudged.set()
 
     async def _run(self) -> None:
@@ -83,7 +83,7 @@ class Loop:
 
 
 async def carry_through(work: Coroutine[Any, Any, T]) -> T:
-    """Done to its end, however often the caller is cancelled meanwhile; the caller ends then."""
+    """Runs a coroutine to its end even if the caller is cancelled; raises the cancellation of the caller then."""
     task, cancelled = asyncio.create_task(work), None
     while not task.done():
         try:
@@ -96,7 +96,7 @@ async def carry_through(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def wait_for_first(*awaited: Coroutine[Any, Any, Any]) -> Any:
-    """Returns what the first of these returns; the others are cancelled."""
+    """Returns the result of the first coroutine that ends, and cancels the others."""
     tasks = [asyncio.create_task(each) for each in awaited]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -33,9 +33,9 @@ from redrive.failures.capture import capture
 
 log = logging.getLogger("redrive.effects")
 PREFIX: Final = "once/"
-"""What the documents of effects without a job begin with."""
+"""The key prefix of effects without a job."""
 AGAIN: Final = object()
-"""Another process was faster: look again."""
+"""A sign that the record changed meanwhile: read it again."""
 
 
 class OnceCall(NamedTuple):
@@ -48,14 +48,14 @@ class OnceCall(NamedTuple):
     read: Callable[[str | None], Any]
     """Reads a recorded result as the type that the function returns."""
     blocking: bool
-    """The caller's thread stands still until it is done."""
+    """Whether the call blocks the thread of its caller."""
 
 
 # ---- calls of one key in this process take turns
 
 
 class OngoingCall(NamedTuple):
-    """A call that is under way in this process."""
+    """A call that runs in this process now."""
 
     over: Future[None]
     loop: asyncio.AbstractEventLoop | None
@@ -64,11 +64,11 @@ class OngoingCall(NamedTuple):
 _flights: dict[tuple[str, str], OngoingCall] = {}
 _lock = threading.Lock()
 _performing: ContextVar[frozenset[str]] = ContextVar("redrive_once", default=frozenset())
-"""The keys whose functions run here, however deep in the call stack."""
+"""The keys whose functions run at any depth of the current call stack."""
 
 
 def _forget_parents_flights() -> None:
-    """A forked child performs none of them."""
+    """Clears the ongoing calls in a forked child, which performs none of them."""
     global _lock
     _flights.clear()
     _lock = threading.Lock()
@@ -79,12 +79,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def _begin(process: str, key: str) -> OngoingCall | None:
-    """The call that is under way already; None where this one has its turn now."""
+    """Registers a call and returns None, or returns the ongoing call of the same key."""
     with _lock:
         if (other := _flights.get((process, key))) is not None:
             return other
         over: Future[None] = Future()
-        over.set_running_or_notify_cancel()  # whoever waits and is cancelled must not end it
+        over.set_running_or_notify_cancel()  # a waiting caller that is cancelled must not end it
         _flights[process, key] = OngoingCall(over, _running_loop())
         return None
 
@@ -104,7 +104,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _wait_for_call(flight: OngoingCall, call: OnceCall) -> Steps:
-    """Waits for the other call, unless that one could not go on meanwhile."""
+    """Waits for the ongoing call; raises if the wait would keep that call from finishing."""
     if call.key in _performing.get():
         raise RedriveError(f"{call.name} calls itself with the same key ({call.key}): it would wait for itself")
     if call.blocking and flight.loop is not None and flight.loop is _running_loop():
@@ -123,7 +123,7 @@ async def _wait_until_over(over: Future[None]) -> None:
 
 
 def once(store: Store, clock: Clock, call: OnceCall) -> Steps:
-    """Performs the effect, or says what became of it when it was begun before."""
+    """Performs the effect, or returns or raises its outcome if it was begun before."""
     process: str = yield Ask(store.process())
     while (other := _begin(process, call.key)) is not None:
         yield from _wait_for_call(other, call)
@@ -167,7 +167,7 @@ class _Turn:
         return (yield from self._perform(version))
 
     async def _holder(self, known: EffectRecord | None) -> Holder:
-        """Where the process is that has begun it. Ours does not perform it: this is our only call of the key."""
+        """Locates the process that has begun the effect. It is not this process: its calls of one key take turns."""
         if known is None or known.process is None or known.process == self._process:
             return "gone"
         if (known.process, known.key) in _flights:
@@ -196,7 +196,7 @@ class _Turn:
         return self._call.read(None if known.result is None else msgspec.json.encode(known.result).decode())
 
     def _perform(self, version: int) -> Steps:
-        """Intent, call, end. The function is called only when the intent is on disk."""
+        """Writes the intent, calls the function, writes the end. The call starts only when the intent is on disk."""
         try:
             written = yield Ask(carry_through(self._write("intended", expect=version)))
         except GeneratorExit:
@@ -210,7 +210,7 @@ class _Turn:
             value = yield from self._called()
         except GeneratorExit:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again unless the effect is there
+        except Exception as error:  # noqa: BLE001 - raised again unless the effect has landed
             return (yield from self._failed(error))
         except BaseException as error:
             yield from self._note("unknown", f"interrupted: {type(error).__name__}")
@@ -226,7 +226,7 @@ class _Turn:
             _performing.reset(token)
 
     def _failed(self, error: Exception) -> Steps:
-        """The error closes the intent where it proves that nothing happened; else the verifier is asked."""
+        """Closes the intent where the error proves that nothing happened; otherwise asks the verifier."""
         status, note = judge(error)
         if status == "absent" or self._call.verify is None:
             yield from self._note(status, note)
@@ -234,7 +234,7 @@ class _Turn:
         try:
             found = yield Call(self._call.verify)
             seen = is_seen(found)
-        except Exception as blind:  # noqa: BLE001 - recorded; it could not tell
+        except Exception as blind:  # noqa: BLE001 - recorded as unknown
             yield from self._note("unknown", f"{note}; its verifier failed: {capture(blind).summary}"[:500])
             raise error from None
         if not seen:
@@ -245,11 +245,11 @@ class _Turn:
         return found
 
     def _verified(self, version: int, verify: Callable[[], Any]) -> Steps:
-        """Asks the outside about an open intent. A value means landed, nothing absent, an error unknown."""
+        """Asks the verifier about an open intent. A value means landed, nothing absent, an error unknown."""
         try:
             found = yield Call(verify)
             seen = is_seen(found)
-        except Exception as error:  # noqa: BLE001 - recorded; it could not tell
+        except Exception as error:  # noqa: BLE001 - recorded as unknown
             problem = f"its verifier failed: {capture(error).summary}"[:500]
             return (yield from self._unknown(version, problem, error))
         if not seen:
@@ -258,13 +258,13 @@ class _Turn:
         return found
 
     def _unknown(self, version: int, note: str, error: Exception | None = None) -> Steps:
-        """Leaves it to a person, unless another process has learned more meanwhile."""
+        """Records the outcome as unknown, for a person to resolve, unless the record has changed meanwhile."""
         if not (yield Ask(carry_through(self._write("unknown", note=note, expect=version)))):
             return AGAIN
         _raise_unknown(self._call, note, error)
 
     def _landed(self, value: object, note: str | None = None) -> Steps:
-        """Records the result. Where that fails, it is told: the effect is there, so its value is returned."""
+        """Records the result. A failure to record is only logged: the effect has landed, so its value is returned."""
         text, problem = encode_result(value)
         result = msgspec.json.decode(text) if text and not problem else None
         if problem:
@@ -276,14 +276,14 @@ class _Turn:
             log.error("effect:%s has landed, and this could not be recorded: %s", self._call.key, error)
 
     def _note(self, status: Status, note: str, *, doubtful: bool = False) -> Steps:
-        """Records how it stands, as far as the store takes it; the error that led here goes on."""
+        """Records the status of the effect. A failure to record is only logged, so that the first error is raised."""
         try:
             yield Ask(carry_through(self._write(status, note=note, doubtful=doubtful)))
         except StoreError as error:
             log.error("effect:%s is %s, and this could not be recorded: %s", self._call.key, status, error)
 
     async def _write(self, status: Status, *, expect: int | None = None, **said: Any) -> bool:
-        """Whether it was written: not where the record has changed meanwhile."""
+        """Writes the record of the effect; False where the record has changed meanwhile."""
         now, process = self._clock.now(), self._process if status == "intended" else None
         effect = EffectRecord(self._call.name, self._call.key, status, now, 0, process=process, **said)
         what = f"effect:{effect.key} was noted as {status}"
@@ -291,23 +291,23 @@ class _Turn:
 
 
 def put_effect_alone(effect: EffectRecord, expect: int | None = None) -> Sequence[Put]:
-    """Makes the parts of a commit that write an effect without a job, and note whether it is open."""
+    """Makes the puts that write an effect without a job and note whether the effect is open."""
     mark = OPEN_EFFECT.put(effect.key, effect.at) if effect.open else OPEN_EFFECT.drop(effect.key)
     return EFFECT.put(PREFIX + effect.key, effect, expect), mark
 
 
 def _get_function_name(name: str) -> str:
-    """A function's own name: its module is called otherwise where it is run as a script."""
+    """Returns a function's name without its module, which has another name when it runs as a script."""
     return name.rpartition(".")[2]
 
 
 def _quote_effect(key: str) -> str:
-    """An effect as a person copies it into a terminal: a key may hold words from outside."""
+    """Quotes an effect for a terminal, because a key may contain text from outside."""
     return quote(f"effect:{key}")
 
 
 def _make_in_progress(known: EffectRecord, holder: Holder) -> OnceInProgress:
-    """Of another host only its silence is known."""
+    """Makes the error for an effect that another process has begun; on another host it may be gone."""
     if holder == "alive":
         return OnceInProgress(f"effect:{known.key} is being performed by process {known.process}", key=known.key)
     said = f"effect:{known.key} was begun by process {known.process}, which cannot be seen from here"

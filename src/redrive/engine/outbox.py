@@ -1,4 +1,4 @@
-"""Commits of finished attempts, gathered while the store is busy and applied together."""
+"""Gathers the commits of finished attempts while the store is busy and applies them together."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from redrive.errors import StoreFailed, StoreUnavailable
 
 log = logging.getLogger("redrive.worker")
 TRIES = 5
-"""How often a result is tried that the store refuses for what is in it."""
+"""How often a result is tried that the store refuses because of its content."""
 AGAIN = 0.5
 """Seconds between tries while the store cannot take a result."""
 UNWRITABLE: Final = (ValueError, TypeError, OverflowError)
-"""What a commit raises whose texts or numbers cannot be written at all."""
+"""Errors of a commit whose texts or numbers cannot be written at all."""
 Answered = tuple[Commit, Outcome]
 
 
 class Outbox:
-    """Applies commits in groups until the store has taken or refused each: a full disk loses no result."""
+    """A queue of commits, applied in groups until the store took or refused each: a full disk loses no result."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Outbox:
         self._store = store
         self._settled = settled
         self._resume = resume
-        """Moves what waited for these commits."""
+        """Moves the jobs that waited for these commits."""
         self._broken = broken
-        """The dead letter of a job whose end cannot be written."""
+        """Makes the dead letter of a job whose end cannot be written."""
         self._waiting: list[Commit] = []
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
@@ -54,11 +54,11 @@ class Outbox:
         return self._task
 
     def waiting(self) -> list[Commit]:
-        """What no store has been given yet. Any thread may ask."""
+        """Lists the commits that the store has not been given yet. Thread-safe."""
         return list(self._waiting)
 
     async def flushed(self) -> None:
-        """Everything added so far is on disk, or was refused."""
+        """Waits until all commits added so far are on disk or refused."""
         while self._waiting or (self._task is not None and not self._task.done()):
             await asyncio.wait({self.add()})
 
@@ -71,7 +71,7 @@ class Outbox:
                 batch = []
         except StoreFailed as error:
             log.critical("results cannot be stored any more, their jobs will run again elsewhere: %s", error)
-        except asyncio.CancelledError:  # the event loop ends: whoever stops the worker hands them in once more
+        except asyncio.CancelledError:  # the event loop ends: stopping the worker adds them once more
             self._waiting = [*batch, *self._waiting]
             raise
         finally:
@@ -89,7 +89,7 @@ class Outbox:
                 self._refuse(commit)
             if self._resume is not None and (moves := await self._resume(applied)):
                 self._settled([Commit(tuple(moves))], [])
-            # Repeating is safe: what landed after all is stale then.
+            # Repeating is safe: a commit that was applied after all is stale then.
             batch = [commit for commit, outcome in answered if isinstance(outcome, Unknown)]
             if batch:
                 log.warning("the store did not confirm %d results: trying again", len(batch))
@@ -97,7 +97,7 @@ class Outbox:
             batch += [msgspec.structs.replace(commit, transitions=commit.transitions[:1]) for commit in crowded]
 
     async def _insist(self, batch: list[Commit], *, last: bool = False) -> list[Answered]:
-        """A full disk or a lock: the results wait until the store takes them."""
+        """Repeats the commits until the store answers, because a full disk or a lock only delays them."""
         for tries in count(1):
             try:
                 return await apply_each(self._store, batch)
@@ -105,7 +105,7 @@ class Outbox:
                 raise
             except StoreUnavailable as error:
                 log.warning("%d results wait for the store: %s", len(batch), error)
-            except Exception as error:  # noqa: BLE001 - told now, and once more where it is given up
+            except Exception as error:  # noqa: BLE001 - logged now, and again on the last try
                 log.warning("the store does not take %d results: %s", len(batch), error)
                 if len(batch) > 1:
                     return [answer for commit in batch for answer in await self._insist([commit])]
@@ -115,7 +115,7 @@ class Outbox:
         raise AssertionError("counts for ever")
 
     async def _without(self, commit: Commit, error: Exception, *, last: bool) -> list[Answered]:
-        """A result that cannot be written: running the job again would end no better, so that a person must look."""
+        """Makes a dead letter of a job whose result cannot be written, as running the job again would not help."""
         job = commit.transitions[0].job if commit.transitions else None
         if job is not None and self._broken is not None and isinstance(error, UNWRITABLE) and not last:
             return await self._insist([Commit((self._broken(job, error),))], last=True)
@@ -129,5 +129,5 @@ class Outbox:
 
 
 def _companion_moved(commit: Commit, stale: Stale) -> bool:
-    """Refused for the sake of what should have moved along: the job's own end, which comes first, stands."""
+    """Tells whether a commit was refused because of its other jobs; the end of its own job, the first, is valid."""
     return len(commit.transitions) > 1 and stale.job_id not in (None, commit.transitions[0].job.id)

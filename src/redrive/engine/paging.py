@@ -1,4 +1,4 @@
-"""Everything that a filter matches, a page at a time, however much it is."""
+"""Reads all jobs that a filter matches, page by page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redrive.core.store import Filter, Store
 
 
 async def read_pages(store: Store, chosen: Filter, size: int, *, oldest: bool = False) -> AsyncIterator[list[Job]]:
-    """No page is empty. The next is read when the one before is dealt with, and goes on behind it."""
+    """Yields the non-empty pages of a filter. Each page is read only when the page before it has been processed."""
     cursor = None
     while True:
         page = await store.find(chosen, cursor, size, oldest=oldest)

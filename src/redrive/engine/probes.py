@@ -1,4 +1,4 @@
-"""Probes: whether what a task needs is there. Where something is missing the task is not called."""
+"""Probes check whether the resources of a task are available. If one is missing, the task is not called."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from redrive.errors import RedriveError
 
 log = logging.getLogger("redrive.probes")
 COOL_DOWN: Final = 30.0
-"""Seconds before a probe that said no is asked again."""
+"""Seconds before a probe that answered no is asked again."""
 TIMEOUT: Final = 10.0
 
 
 class ResourceDown(RedriveError):
-    """Something that the task needs is not there now. Tried again when its probe may be asked again."""
+    """The error for a missing resource of a task; the job is retried when its probe may be asked again."""
 
     error_kind = "contention"
 
@@ -29,10 +29,10 @@ class ResourceDown(RedriveError):
 
 
 class Probe:
-    """Something a task needs, and how to see whether it is there: `requires=[Probe("vault", is_open)]`.
+    """A resource of a task and the check whether it is available: `requires=[Probe("vault", is_open)]`.
 
-    `check()` says True where it is; it may be async, a plain function runs in a thread. An exception, or no answer
-    within `timeout` seconds, says no and does not start the cool-down.
+    `check()` returns True if it is; it may be async, a plain function runs in a thread. An exception, or no answer
+    within `timeout` seconds, means no and does not start the cool-down.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Probe:
 
     @property
     def down(self) -> bool:
-        """As far as anybody knows, without asking."""
+        """Whether the last check failed; does not ask again."""
         return self._down
 
     def cooling(self, clock: Clock) -> float:
-        """Seconds until it may be asked again."""
+        """Returns the seconds until the probe may be asked again."""
         return max(0.0, self._asked + self.cool_down - clock.monotonic()) if self._down else 0.0
 
     async def ready(self, clock: Clock) -> bool:
-        """Asked afresh unless it said no a moment ago. Who comes while it is asked hears the same answer."""
+        """Asks the probe, except during its cool-down. Concurrent callers share one check and its answer."""
         loop = asyncio.get_running_loop()
         with self._lock:
             if self.cooling(clock) > 0:
@@ -81,7 +81,7 @@ class Probe:
     async def _ask(self, clock: Clock) -> bool:
         try:
             there = bool(await ask_within(self.timeout, self._check))
-        except Exception as error:  # noqa: BLE001 - the probe itself is broken, which is told with the job
+        except Exception as error:  # noqa: BLE001 - the probe itself is broken; the job reports it
             self._note(there=False, asked=float("-inf"), problem=f"{type(error).__name__}: {error}".rstrip(": "))
             return False
         self._note(there=there, asked=clock.monotonic(), problem="" if there else "its probe says no")
@@ -93,7 +93,7 @@ class Probe:
 
 
 async def find_missing(probes: Sequence[Probe], clock: Clock) -> tuple[list[Probe], bool]:
-    """What is not there, of these alone; and whether something that was down is back."""
+    """Lists the missing resources; and tells whether none is missing and one that was down is back."""
     missing, back = [], []
     for probe in probes:
         was_down = probe.down
@@ -107,7 +107,7 @@ async def find_missing(probes: Sequence[Probe], clock: Clock) -> tuple[list[Prob
 
 
 def make_resource_down(missing: Sequence[Probe], clock: Clock) -> ResourceDown:
-    """The typed failure of a task that was not called."""
+    """Makes the error of a task that was not called."""
     said = ", ".join(f"{probe.name} ({probe.problem})" for probe in missing)
     wait = max(max(probe.cooling(clock), 1.0) for probe in missing)
     return ResourceDown(f"not called: {said} is not there", wait)

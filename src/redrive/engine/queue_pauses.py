@@ -1,4 +1,4 @@
-"""Queues that somebody stopped for a while: the one document of each that says so."""
+"""Reads and writes the pause of each queue, one document per queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.core.store import Put, Store
 
 
 class QueuePause(msgspec.Struct, frozen=True):
-    """Whether a queue is paused: who said so last, when and why."""
+    """The pause of a queue: whether it holds, and who set it last, when and why."""
 
     paused: bool = False
     who: str | None = None
@@ -27,11 +27,11 @@ def put_pause(queue: str, switch: QueuePause) -> Put:
 
 
 async def read_paused_queues(store: Store) -> dict[str, QueuePause]:
-    """Those from which workers take nothing now."""
+    """Reads the queues from which workers claim nothing now."""
     return {name: switch for name, switch, _ in await QUEUE.all(store) if switch.paused}
 
 
 async def read_pause(store: Store, queue: str) -> QueuePause | None:
-    """Who stopped this queue, when and why; None where it goes on."""
+    """Reads who paused a queue, when and why; None where the queue is not paused."""
     kept = await QUEUE.get(store, queue)
     return kept.value if kept is not None and kept.value.paused else None

@@ -1,4 +1,4 @@
-"""The tasks this process knows and the policies that hold for their jobs."""
+"""The tasks that this process knows and the policies of their jobs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from redrive.retries.preflight import short_enough
 
 log = logging.getLogger("redrive")
 RetryPolicy = Literal["replay", "verify_first", "manual"]
-"""What happens after a failure: run again; look first whether its effects landed; or leave it to a person."""
+"""The reaction to a failure: run again; check first whether the effects landed; or leave the job to a person."""
 ResultPolicy = bool | Callable[[Any], Any]
-"""Whether a returned value may be a failure: in known shapes (True), never (False), or as a function says."""
+"""Whether a returned value may be a failure: in known shapes (True), never (False), or as a function decides."""
 Summarise = Callable[[str, int], Awaitable[str] | str]
 """(text that would be left out, tokens it may take) → a summary of it."""
 UNCERTAIN = "redrive.errors.OutcomeUnknown"
-"""The built-in task: one HTTP request."""
+"""The full name of the error for an uncertain outcome."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a coroutine. A generator does nothing until somebody iterates, and nobody would."""
+    """Tells whether a function is async. Refuses a generator, whose code would not run because it is not iterated."""
     ways = function, None if inspect.isclass(function) else getattr(function, "__call__", None)  # noqa: B004
     if any(map(inspect.isgeneratorfunction, ways)) or any(map(inspect.isasyncgenfunction, ways)):
         raise ConfigError(f"{function!r} is a generator: its code would not run; let the task return a list")
@@ -82,32 +82,32 @@ class Handler:
         self.timeout = timeout
         self.idempotent = idempotent
         self.ways: dict[str, Callable[..., Any]] = {}
-        """The task's own answers to failures, by detail: `@task.on("context_overflow")`."""
+        """The task's own handlers of failures, by detail: `@task.on("context_overflow")`."""
         self.credentials = tuple(credentials)
         self.result_policy = result_policy
         self.schedules = tuple(schedules)
-        """When it runs by itself. Workers see to that."""
+        """The times at which workers enqueue the task."""
         self.effects = tuple(effects)
         self.verifiable = bool(effects or wraps)
-        """Whether there is anything outside to look at."""
+        """Whether the task has effects that a verifier can check."""
         self.guarded = bool(consent or requires or effects or wraps)
-        """Whether the task itself must be asked before one of its jobs runs."""
+        """Whether checks of the task precede each run: consent, probes or effects."""
         self.retry_policy = retry_policy
         self.requires = tuple(requires)
         self.consent = consent
-        """Whether the session must agree before it runs; a label covers all tasks that share it."""
+        """Whether the session must consent before the task runs; a label covers all tasks that share it."""
         self.read_only = read_only
         self._abilities: Abilities | None = None
         self.wraps = wraps
-        """The payload's field that names the operation which this task does again."""
+        """The field of the payload that names the operation which this task repeats."""
         self._downstream = downstream
         self.names_downstream = downstream is not None
         self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context or consent else self._call
-        """Does the work here and now, where neither store nor spool could accept it; not what needs a yes first."""
+        """Runs a job directly where neither store nor spool could accept it; None with context or consent."""
         self.is_async = is_async(function)
         self.signature = Signature(function, skip_first=wants_context)
         self.key_template = check_template(key_template, self.signature) if key_template is not None else None
-        """How a job's idempotency key is made of its payload."""
+        """The template by which a job's idempotency key is made from its payload."""
         self.adapt = _complete_adapt(adapt, self.signature)
         self.rules: tuple[tuple[str, Rule], ...] = tuple(
             (rule, _except_uncertain(by_class([qualified(kind) for kind in kinds], detail), kinds))
@@ -116,17 +116,17 @@ class Handler:
         )
 
     def key_for(self, payload: Mapping[str, Any]) -> str | None:
-        """The key that the task makes of a payload; None where it makes none."""
+        """Makes the idempotency key of a payload; None where the task has no template."""
         return key_for(self.key_template, self.signature, payload) if self.key_template is not None else None
 
     @property
     def default_model(self) -> str | None:
-        """What the parameter for the model is where nobody gives one."""
+        """The default of the parameter for the model."""
         found = self.signature.default(self.adapt.model if self.adapt else None)
         return found if isinstance(found, str) else None
 
     def abilities(self, fleet: AgentFleet, count: Counter) -> Abilities:
-        """What the task can take when it is tried again; worked out once."""
+        """Returns the changes that the task can take on a retry; computed once."""
         if self._abilities is not None:
             return self._abilities
         limit = self.signature.default(self.adapt.max_output_tokens if self.adapt else None)
@@ -136,11 +136,11 @@ class Handler:
 
     @property
     def downstream(self) -> str | None:
-        """What every job of the task calls; None where that is not said, or depends on the payload."""
+        """The downstream of every job of the task; None where it is not given or depends on the payload."""
         return self._downstream if isinstance(self._downstream, str) else None
 
     def downstream_of(self, payload: Mapping[str, Any]) -> str | None:
-        """What the task calls: the name it gave, or what its function makes of the payload."""
+        """Returns the downstream of a payload: the name given by the task, or the result of its function."""
         if not callable(self._downstream):
             return self._downstream
         try:
@@ -161,7 +161,7 @@ _PLACES: Final = (
 
 
 def _complete_adapt(adapt: Adapt | None, signature: Signature) -> Adapt | None:
-    """A parameter that is named for it takes the change, also where the payload leaves it to its default."""
+    """Maps changes to the parameters named for them, also where the payload leaves those to their defaults."""
     said = msgspec.to_builtins(adapt) if adapt is not None else {}
     for place, names in _PLACES:
         found = next((name for name in names if name in signature.names), None)
@@ -171,7 +171,7 @@ def _complete_adapt(adapt: Adapt | None, signature: Signature) -> Adapt | None:
 
 
 def _asks_a_model(handler: Handler | None, job: Job | None) -> bool:
-    """Tell whether a task says that it asks a model: by what it declares, or by what its job is given to read."""
+    """Tells whether a task asks a model: by what it declares, or by the payload of its job."""
     adapt = handler.adapt if handler is not None else None
     if adapt is not None or (handler is not None and handler.ways):
         return True
@@ -182,7 +182,7 @@ def _asks_a_model(handler: Handler | None, job: Job | None) -> bool:
 
 
 def _except_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:
-    """An uncertain write often is a timeout, too: only a rule that names its very class says what to do about it."""
+    """Makes a rule skip uncertain writes, which often are timeouts, too, unless the rule names their very class."""
     own = {qualified(kind) for kind in kinds}
 
     def judged(failure: Failure) -> str | None:
@@ -211,13 +211,13 @@ class Registry:
         self.handlers: dict[str, Handler] = {}
         self.fleet = fleet or AgentFleet()
         self.rules: list[tuple[str, Rule]] = list(rules)
-        """The user's own rules for failures, in front of ours and behind the task's."""
+        """The user's rules for failures, applied after the task's rules and before redrive's."""
         self.count = count
         self.short = short_enough(self.fleet, count)
         """Payloads of no more characters than this fit every model."""
         self.summarise = summarise
         self.version = version
-        """Of the application, kept with each attempt."""
+        """The version of the application, kept with each attempt."""
         self._preset_queues = preset_queues or {}
         self.queues: dict[str, Policy] = dict(self._preset_queues)
         self._agent_policy = agent_policy
@@ -228,12 +228,12 @@ class Registry:
             self.configure(name, policy)
 
     def detach(self) -> None:
-        """Let a copy have tasks and queues of its own."""
+        """Separates the tasks and queues of a copy from the original."""
         self.handlers, self.queues = dict(self.handlers), dict(self.queues)
         self._policies, self._limited = {}, None
 
     def configure(self, queue: str, policy: Policy) -> None:
-        """Say something about a queue; what was said before stays unless said anew."""
+        """Sets a policy for a queue; settings that it leaves out keep their earlier values."""
         self.queues[queue] = merge(check(policy, f"queues.{queue}"), self.queues.get(queue))
         self._policies.clear()
         self._limited = None
@@ -248,7 +248,7 @@ class Registry:
         self._policies.clear()
 
     def starts_once(self, handler: Handler, job: Job | None = None) -> bool:
-        """Whether a start must be on disk before it counts, because nobody may take the job for one never begun."""
+        """Tells whether a start must be on disk first, because the job must not be taken for one that never began."""
         policy = self.policy_for(job) if job is not None else handler.policy
         return policy.on_lost == "dead_letter" or handler.verifiable
 
@@ -256,13 +256,13 @@ class Registry:
         return (*(handler.rules if handler else ()), *self.rules)
 
     def cause_of(self, failure: Failure, handler: Handler | None, job: Job | None = None) -> Cause:
-        """Classify a failure of a task: the task's own rules first, and its word that it asks a model counts."""
+        """Classifies a failure of a task: by the task's own rules first, and knowing whether the task asks a model."""
         if reads_data(failure) and not failure.model_asked and _asks_a_model(handler, job):
             failure = msgspec.structs.replace(failure, model_asked=True)
         return classify(failure, self.rules_for(handler))
 
     def limited(self) -> dict[str, Policy]:
-        """Policies of the queues that have a concurrency or rate limit of their own."""
+        """Returns the policies of the queues that have a concurrency or rate limit of their own."""
         if self._limited is None:
             self._limited = {
                 queue: self.queue_policy(queue)
@@ -272,13 +272,13 @@ class Registry:
         return self._limited
 
     def spoken_of(self) -> frozenset[str]:
-        """The queues of tasks and those with a policy of their own; a preset's count once they are used."""
+        """Names the queues of tasks and those with a policy of their own; preset queues only once they are used."""
         own = {handler.queue for handler in list(self.handlers.values()) if handler.name != HTTP_TASK}
         preset = self._preset_queues
         return frozenset(own | {name for name, policy in self.queues.items() if preset.get(name) is not policy})
 
     def queue_of_task(self, task: str) -> str:
-        """Names the queue that jobs of a task go to unless they say another; of an unknown task, its own name."""
+        """Names the default queue for jobs of a task; for an unknown task, the name of the task."""
         handler = self.handlers.get(task)
         return handler.queue if handler is not None else task
 
@@ -286,7 +286,7 @@ class Registry:
         return effective(None, None, merge(self.queues.get(queue), self._default), "direct")
 
     def stalled_after(self) -> dict[str, float | None]:
-        """The limit of each task that sets one, for itself or by its queue; None where it is never stalled."""
+        """Returns the stall limit of each task that has one, itself or by its queue; None where it never stalls."""
         limits = {}
         for name, handler in list(self.handlers.items()):
             limit = merge(handler.policy, self.queue_policy(handler.queue)).stalled_after
@@ -316,7 +316,7 @@ class Registry:
         return found
 
     def policy_for(self, job: Job) -> Policy:
-        """What holds for this job: job > task > queue > reason > default."""
+        """Returns the policy of a job, by precedence: job > task > queue > reason > default."""
         return self.policy(
             job.queue, job.task, job.reason, agent=job.agent is not None, options=job.options_json, job=job
         )

@@ -1,8 +1,8 @@
-"""Many small pieces of work on few asyncio tasks.
+"""Runs many small pieces of work on few asyncio tasks.
 
-A task of its own for every job costs more than most jobs do. A runner takes one piece after the other for as long as
-they do not have to wait; when one does, the next runner, which is already scheduled, takes over. So work that waits
-never delays other work, and work that does not wait costs no task. Every piece runs in a context of its own.
+One asyncio task per job costs more than most jobs do. A runner takes one piece after the other as long as the pieces
+do not wait; when a piece waits, the next runner, which is already scheduled, takes over. So work that waits never
+delays other work, and work that does not wait costs no task. Every piece runs in a separate context.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from redrive.engine.threads import CarriedError
 
 Work = Coroutine[Any, Any, None]
 Key = tuple[str, str | None]
-"""A job and the token of its lease: one attempt."""
+"""The key of an attempt: a job and the token of its lease."""
 BREATH = 50
-"""After so many pieces in a row the event loop gets its turn."""
+"""The number of pieces in a row after which a runner yields to the event loop."""
 
 
 class Runners:
-    """Runs what is added, at once and side by side, each piece under its key."""
+    """A set of runners that run the added pieces at once and concurrently, each under its key."""
 
     def __init__(self, all_begun: Callable[[], None]) -> None:
         self._all_begun = all_begun
         self.running: dict[Key, asyncio.Task[None]] = {}
-        """The task that runs a piece now."""
+        """The asyncio task that runs each piece now."""
         self._ready: deque[tuple[Key, str, Callable[..., Work], tuple[Any, ...]]] = deque()
         self._spare = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,7 +42,7 @@ class Runners:
 
     @property
     def waiting(self) -> bool:
-        """Something has not begun yet; `all_begun` is called when nothing is left that has not."""
+        """Whether a piece has not begun yet; `all_begun` is called when all pieces have begun."""
         return bool(self._ready)
 
     def add(self, key: Key, name: str, work: Callable[..., Work], *arguments: Any) -> None:
@@ -50,22 +50,22 @@ class Runners:
         self._idle.clear()
 
     def start(self) -> None:
-        """Has a runner begin with what was added."""
+        """Starts a runner for the pieces that were added."""
         if self._ready and not self._spare:
             self._provide()
 
     def take_back(self) -> list[Key]:
-        """The keys of what has not begun yet; it will not."""
+        """Withdraws all pieces that have not begun; returns their keys."""
         keys = self.withdraw(set(self.unbegun()))
         self.rest()
         return keys
 
     def unbegun(self) -> list[Key]:
-        """The keys of what has not begun yet. Any thread may ask."""
+        """Returns the keys of the pieces that have not begun. Thread-safe."""
         return [key for key, *_ in list(self._ready)]
 
     def withdraw(self, keys: Collection[Key]) -> list[Key]:
-        """Keeps these pieces from beginning; those that have begun are left out. Any thread may call it."""
+        """Withdraws those of these pieces that have not begun; returns their keys. Thread-safe."""
         withdrawn = []
         for piece in [piece for piece in list(self._ready) if piece[0] in keys]:
             with suppress(ValueError, IndexError):  # its runner was faster
@@ -74,11 +74,11 @@ class Runners:
         return withdrawn
 
     async def idle(self) -> None:
-        """Nothing runs and nothing is about to."""
+        """Waits until no piece runs or is ready."""
         await self._idle.wait()
 
     def _provide(self) -> None:
-        """While something is ready, one runner that has not begun yet stands by."""
+        """Schedules a spare runner, because one must stand by while pieces are ready."""
         self._spare = True
         task = asyncio.create_task(GuardedCoroutine(self._run()), name="redrive-runner")
         self._tasks.add(task)
@@ -87,7 +87,7 @@ class Runners:
     async def _run(self) -> None:
         self._spare = False
         me = asyncio.current_task()
-        assert me is not None  # noqa: S101 - for the type checker: a coroutine of ours always runs in a task
+        assert me is not None  # noqa: S101 - for the type checker: this coroutine always runs in a task
         in_a_row = 0
         while self._ready:
             try:
@@ -112,21 +112,21 @@ class Runners:
                 await asyncio.sleep(0)
 
     def rest(self) -> None:
-        """Tells those who wait for `idle` where nothing is left."""
+        """Wakes the callers that wait for `idle` if no piece is left."""
         if not self.running and not self._ready:
             self._idle.set()
 
 
 @types.coroutine
 def _isolated(work: Work) -> Generator[Any, Any, None]:
-    """Awaits a coroutine inside a context of its own, so that nothing it sets is seen by the next."""
+    """Awaits a coroutine inside a separate context, so that the next one does not see the variables it sets."""
     run = copy_context().run
     try:
         yielded = run(work.send, None)
         while True:
             try:
                 sent = yield yielded
-            except BaseException as error:  # noqa: BLE001 - it is the work's to handle
+            except BaseException as error:  # noqa: BLE001 - passed on to the work
                 yielded = run(work.throw, error)
             else:
                 yielded = run(work.send, sent)
@@ -137,8 +137,8 @@ def _isolated(work: Work) -> Generator[Any, Any, None]:
 class GuardedCoroutine(Coroutine[Any, Any, Any]):
     """A coroutine for an asyncio task that is not closed by what it awaits.
 
-    Python closes a coroutine into which GeneratorExit is thrown, and so asyncio does where a future failed with it: the
-    attempt could not be settled any more. Here it arrives inside as `Raised`.
+    Python closes a coroutine into which GeneratorExit is thrown, as asyncio does where a future failed with it: the
+    attempt could not be settled any more. Here GeneratorExit arrives inside as `CarriedError`.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -157,4 +157,4 @@ class GuardedCoroutine(Coroutine[Any, Any, Any]):
         self._work.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)  # whoever looks at the task sees the coroutine
+        return getattr(self._work, name)  # an inspected task looks like its coroutine

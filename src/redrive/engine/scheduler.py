@@ -1,4 +1,4 @@
-"""What must happen from time to time: lapsed leases, pruning, comebacks, unroutable jobs, cron slots."""
+"""Performs the periodic duties: lapsed leases, pruning, comebacks, unroutable jobs, cron slots."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ HOUR: Final = 3600.0
 WEEK: Final = 7 * 86400.0
 UNROUTABLE_AFTER: Final = HOUR
 UNSEEN: Final = 600.0
-"""A time so long between two looks counts for nothing: a worker may have come and gone."""
+"""Seconds between two checks after which absence proves nothing: a worker may have come and gone."""
 BACKWARDS: Final = 5.0
 MOMENT: Final = 1.0
-"""Seconds that a round waits for the look around, in which functions of the user's are told of what hurts."""
+"""Seconds that a round waits for `look_around`, which calls users' functions with notices."""
 PAGE: Final = 1000
 
 
 ROLES: Final = ("monitor", "triage", "retry", "upkeep")
 LOOK_SECONDS: Final = 3.0
-"""How often a process looks whether a role is still its own. A lease lasts ten times as long."""
+"""Seconds between two checks whether a role still belongs to this process. A lease lasts ten times as long."""
 TAKE_OVER: Final = 30.0
-"""A duty that another process has is looked at again after so long, however seldom it is done."""
+"""Seconds after which a duty of another process is checked again, even if it is due less often."""
 
 
 class PeriodicDuty(NamedTuple):
-    """What is done from time to time: how often, and as part of which role. Without a role every process does it."""
+    """A periodic duty: its interval, its function and its role. Every process performs a duty without a role."""
 
     every: float
     perform: Callable[[], Awaitable[object]]
@@ -56,7 +56,7 @@ class PeriodicDuty(NamedTuple):
 
 
 class Scheduler(Loop):
-    """One round a second; each duty at its own pace. A duty that fails is told and does not stop the others."""
+    """A loop of one round a second that performs each duty at its interval. A failed duty does not stop the others."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Scheduler(Loop):
         shared: bool = False,
         roles: Collection[str] | None = None,
     ) -> None:
-        """`shared`: processes of other hosts have schedulers, too, and one of them at a time has each role.
+        """Sets up the duties. `shared`: other hosts have schedulers, too, and one process at a time has each role.
 
-        `roles`: do the duties of these roles and no others.
+        `roles`: perform the duties of these roles only.
         """
         super().__init__("scheduler")
         self._shared = shared
@@ -99,7 +99,7 @@ class Scheduler(Loop):
         self._watch = watch or _nothing
         self._looking: asyncio.Task[object] | None = None
         duties: list[PeriodicDuty] = [
-            PeriodicDuty(5.0, self.mind_the_clock),  # first: the others may destroy by it
+            PeriodicDuty(5.0, self.mind_the_clock),  # first: other duties may delete data by the clock
             PeriodicDuty(1.0, self.recover),
             PeriodicDuty(1.0, mind_breakers or _nothing),
             PeriodicDuty(1.0, resume_workflows or _nothing),
@@ -121,7 +121,7 @@ class Scheduler(Loop):
         ]
         self._duties = [duty for duty in duties if roles is None or duty.role in roles]
         self._mine: dict[str, tuple[float, bool]] = {}
-        """When it was last looked whether a role is this process's, and whether it was."""
+        """When each role was last checked, and whether this process had it."""
         self._last: dict[int, float] = {}
 
     async def tick(self) -> float:
@@ -145,7 +145,7 @@ class Scheduler(Loop):
         return 1.0
 
     async def _has(self, role: str | None) -> bool:
-        """Whether this process does the duties of a role now; looked at every few seconds."""
+        """Tells whether this process has a role now; checked every few seconds."""
         if role is None or not self._shared:
             return True
         now = self._clock.monotonic()
@@ -156,20 +156,20 @@ class Scheduler(Loop):
         return mine
 
     async def _release(self) -> None:
-        """Leave the roles of this process to the others."""
+        """Releases the roles of this process for the other processes."""
         for role, (_, mine) in self._mine.items():
             if mine:
                 await release_duty(self._store, f"role/{role}")
         self._mine.clear()
 
     async def see_to_the_overdue(self) -> None:
-        """What has waited long enough, for whoever drains where no scheduler runs."""
+        """Moves held jobs whose time is over, for callers that drain where no scheduler runs."""
         await self.expire_questions()
         await self.recall_deferred()
         await self.bury_unresolved()
 
     async def stop(self) -> None:
-        """Whom a look is still telling something is told again later: it was not written down as told."""
+        """Stops the loop and cancels a running `look_around`; its unrecorded notices are sent again later."""
         await super().stop()
         if (looking := self._looking) is not None:
             self._looking = None
@@ -185,7 +185,7 @@ class Scheduler(Loop):
     # -- duties
 
     async def look_around(self) -> None:
-        """One look at a time. A function that hangs while it is told something keeps no job waiting for a scheduler."""
+        """Looks for new notices, once at a time. A user's function that hangs does not hold up the scheduler."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._watch())
         done, _ = await asyncio.wait({self._looking}, timeout=MOMENT)
@@ -194,7 +194,7 @@ class Scheduler(Loop):
             looked.result()
 
     async def recover(self) -> None:
-        """Running jobs whose lease ended take the normal failure path."""
+        """Sends running jobs whose lease ended down the normal failure path."""
         claim = await self._store.claim(Wanted(slots=0), "scheduler", self._clock.now())
         await self._settle_lapsed(claim.lapsed, claim.endings)
 
@@ -203,7 +203,7 @@ class Scheduler(Loop):
         await prune(self._store, self._registry, now, self._retention, self._key_retention)
 
     async def mind_the_clock(self) -> None:
-        """Records what time it is. If the clock has gone back, jobs stamped in the future get their delay from now."""
+        """Records the time. If the clock has gone back, jobs stamped in the future get their delay from now."""
         await observe_clock(self._store, self._clock)
         now = self._clock.now()
         kept = await CLOCK.get(self._store, "last")
@@ -214,7 +214,7 @@ class Scheduler(Loop):
         await try_commit(self._store, puts=[CLOCK.put("last", now)], what="the time was noted")
 
     async def recall_deferred(self) -> None:
-        """What somebody put off is a dead letter again when its time comes: nothing is put off for ever."""
+        """Makes deferred jobs dead letters again when their time comes: no job is deferred for ever."""
         now = self._clock.now()
         due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
         async for job in self._every(due):
@@ -227,7 +227,7 @@ class Scheduler(Loop):
             )
 
     async def bury_unresolved(self) -> None:
-        """An unknown outcome that nobody looked at for a week becomes a dead letter, where somebody will."""
+        """Makes unknown outcomes that stay unresolved for a week dead letters, where people will see them."""
         now = await time_for_destroying(self._store, self._clock)
         held = Filter(states=(State.held,), because="outcome_unknown", until=now - WEEK)
         async for job in self._every(held):
@@ -245,25 +245,25 @@ class Scheduler(Loop):
             )
 
     async def expire_questions(self) -> None:
-        """A question that nobody answered in time: its task goes on, and hears that."""
+        """Resumes jobs whose question was not answered in time; the task is told so."""
         now = await time_for_destroying(self._store, self._clock)
         held = Filter(states=(State.held,), because="approval")
         async for job in self._every(held):
-            asked = await read_question_of(self._store, job)  # an older one, not asked any more, says nothing about it
+            asked = await read_question_of(self._store, job)  # an older question does not count
             if asked is not None and asked.approval.expired(now):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="it was not answered in time")
 
     async def let_consented_go(self) -> None:
-        """Whoever gives consent lets go what waits for it. What they did not see, or did not live to, is seen here."""
+        """Unblocks jobs whose consent was given, where the granting process missed them or died first."""
         async for job in Consents(self._store, self._clock).overlooked(self._registry):
             await self._move(lifecycle.unblocked, job, who="scheduler", why="consent was given")
 
     async def bury_unroutable(self) -> None:
-        """Due jobs whose task no live worker has announced for an hour, while some worker lives."""
+        """Buries due jobs whose task no live worker has announced for an hour, while some worker lives."""
         now, steady = self._clock.now(), self._clock.monotonic()
         announced = await self._announced(now)
         if announced is None or steady - self._looked > UNSEEN:
-            self._unannounced.clear()  # who came and went meanwhile was not seen
+            self._unannounced.clear()  # a worker may have come and gone unseen meanwhile
         self._looked = steady
         if announced is None:
             return
@@ -275,9 +275,9 @@ class Scheduler(Loop):
                 await self._bury_task(task, await time_for_destroying(self._store, self._clock))
 
     async def _announced(self, now: float) -> frozenset[str] | None:
-        """What living workers know; None where none lives. Whoever is gone is taken down.
+        """Collects the tasks of the live workers, and drops the workers that are gone; None where none lives.
 
-        A worker that knows nothing but the built-in delivery, as a dashboard has one, tells nothing of the others.
+        A worker that knows only the built-in delivery, such as that of a dashboard, does not count.
         """
         known = [worker.tasks for worker in await forget_gone(self._store, now) if worker.tasks - {HTTP_TASK}]
         return frozenset({HTTP_TASK}).union(*known) if known else None
@@ -305,7 +305,7 @@ class Scheduler(Loop):
             )
 
     async def _every(self, chosen: Filter) -> AsyncIterator[Job]:
-        """The oldest first, however many are passed over: none of them hides another."""
+        """Yields all matching jobs, oldest first, even if many are skipped, so that none hides another."""
         async for page in read_pages(self._store, chosen, PAGE, oldest=True):
             for job in page:
                 yield job
@@ -324,9 +324,9 @@ class Scheduler(Loop):
 
 
 async def prune(store: Store, registry: Registry, now: float, retention: float, keys: float | None) -> None:
-    """Drops contents batch by batch, until nothing is left that is older than its queue keeps it.
+    """Drops contents in batches until none is older than the retention of its queue.
 
-    `now` is the time for destroying, not the clock's: what is dropped does not come back when the clock does.
+    `now` is the time for destroying, not the clock's: dropped data does not come back when the clock does.
     """
     own = {name: policy.retention for name, policy in registry.queues.items() if policy.retention is not None}
     while (pruned := await store.prune(now, own, retention, keys)).payloads or pruned.keys:

@@ -1,4 +1,4 @@
-"""How an attempt ends: capture → classify → strategy → lifecycle, as one commit."""
+"""Settles an attempt: capture → classify → strategy → lifecycle, as one commit."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ BROKEN = (
 OVERRAN = "It went on after its timeout of {:g} s; how it ended counts."
 LANDED_PERHAPS = "It does not come back by itself, because an effect of it may have landed."
 SUMMARY_SHARE = 10
-"""A summary may take a tenth of what its context was compressed to."""
+"""The divisor of the compressed context's tokens that a summary may take: a tenth."""
 
 
 class Settlement:
-    """Turns what an attempt said into the commit that ends it."""
+    """Turns the result, signal or failure of an attempt into the commit that ends it."""
 
     def __init__(self, store: Store, registry: Registry, clock: Clock, breakers: Breakers, verifier: Verifier) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class Settlement:
         return Commit((move,), puts)
 
     async def _answered(self, state: AttemptState) -> None:
-        """What it called is well. Whoever must stop does not throw away a result of ours for the sake of saying so."""
+        """Tells the breakers of a success. Only the cancellation of the job itself discards the result meanwhile."""
         try:
             await self._breakers.succeeded(state.job, state.handler)
         except asyncio.CancelledError:
@@ -126,14 +126,14 @@ class Settlement:
         return await self.failed(state, capture(signal, now=now))
 
     def released(self, job: Job, why: str = "the worker stopped") -> Transition:
-        """Given back at shutdown: costs no attempt."""
+        """Gives a job back at shutdown; this costs no attempt."""
         now = self._clock.now()
         return lifecycle.released(job, now, self._attempt(job, "released", now, None, decision=why))
 
     def interrupted(self, job: Job, why: str = "the worker stopped", *, sole: bool = False) -> Transition:
-        """The same for one that has begun; what must never start twice is lost, as if its worker had died.
+        """Gives back a job that has begun; a job that must never start twice is lost, as if its worker had died.
 
-        `sole`: a worker ran nothing else when it was told to end. It rests where that has happened several times.
+        `sole`: the worker ran no other job when it was told to end. After several such ends the job rests.
         """
         if self._registry.policy_for(job).on_lost == "dead_letter":
             return self.lost(job, self._registry.handlers.get(job.task), alone=False, ending="stopped")
@@ -152,9 +152,9 @@ class Settlement:
     async def failed(
         self, state: AttemptState, failure: Failure, *, witness: object = None, asks_first: bool = False
     ) -> Commit:
-        """Failure → cause → effects → decision → transition.
+        """Settles a failure: failure → cause → effects → decision → transition.
 
-        `asks_first`: it came out of a `ctx.once` whose verifier the next attempt asks before it does anything.
+        `asks_first`: the failure came from a `ctx.once` whose verifier the next attempt asks before it acts.
         """
         job, handler = state.job, state.handler
         cause = self._cause(job, handler, failure)
@@ -179,7 +179,7 @@ class Settlement:
         return Commit((self._transition(case, decision, group, state),), puts)
 
     async def _unless_open(self, state: AttemptState, decision: Decision) -> Decision:
-        """A dead letter with an effect that may have landed does not come back by itself."""
+        """Keeps a dead letter with an effect that may have landed from coming back by itself."""
         if not isinstance(decision, Bury) or decision.comes_back_at is None or state.handler.idempotent:
             return decision
         if not state.has_used("once"):
@@ -190,32 +190,32 @@ class Settlement:
         return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=RESOLVE)
 
     async def _trusted_now(self, job: Job, policy: Policy) -> float | None:
-        """The time by which the job may be too old, read only where its age counts."""
+        """Reads the time by which the job may be too old, only where its age counts."""
         if policy.max_age is None or job.first_failed_at is None:
             return None
         return await time_for_destroying(self._store, self._clock)
 
     async def landed(self, state: AttemptState) -> Commit | None:
-        """Done where all its effects are seen outside, although it cannot run now."""
+        """Ends a job as done that cannot run now, if all its effects were seen outside."""
         if not state.handler.verifiable or not await self._begun(state.job):
             return None
         look = await self._look(state, "before")
         return self._recovered(state, look, None) if look.verdict == "verified" else None
 
     async def _look(self, state: AttemptState, when: Literal["before", "after"], witness: object = None) -> Look:
-        """Asks the verifiers, and keeps with the attempt what they saw."""
+        """Asks the verifiers, and keeps their findings with the attempt."""
         look = state.look = await self._verifier.look(state.job, state.handler, witness)
         state.looked = when
         return look
 
     async def _begun(self, job: Job) -> bool:
-        """Whether an earlier attempt may have left something outside."""
+        """Tells whether an earlier attempt may have left effects outside."""
         absent = await self._verifier.absent_until(job)
         begun = [attempt for attempt in job.history if attempt.outcome in ("failed", "lost", "released")]
         return any(attempt.run > absent for attempt in begun)
 
     async def looked(self, state: AttemptState) -> Commit | None:
-        """Before a replay: done where everything is seen outside, held where nobody can tell, else it runs."""
+        """Checks effects before a replay: all seen ends the job as done, unknown holds it, else it runs (None)."""
         if not await self._begun(state.job):
             return None
         look = await self._look(state, "before")
@@ -232,7 +232,7 @@ class Settlement:
         return await self.signalled(state, held)
 
     def _recovered(self, state: AttemptState, look: Look, failure: Failure | None) -> Commit:
-        """End a job as done whose attempt failed, because all its effects were seen outside."""
+        """Ends a job as done, without a success of the attempt, because all its effects were seen outside."""
         job, now = state.job, self._clock.now()
         said = f"Its effects were seen outside ({look}): done, although the attempt did not say so."
         log.warning("job %s (%s): %s", job.short_id, job.task, said)
@@ -241,7 +241,7 @@ class Settlement:
         return Commit((_add_lesson(move, job, worked=True),))
 
     async def _decided(self, case: Case, handler: Handler) -> Decision:
-        """There is no path to silence: where deciding itself fails, the job is retried slowly, or buried at its cap."""
+        """Decides what follows a failure. If deciding itself fails, the job is retried slowly, or buried at its cap."""
         try:
             if case.cause.detail in handler.ways:
                 case = await self._offered(case, handler)
@@ -252,7 +252,7 @@ class Settlement:
             return decide_by_count(case, capture(error).summary)
 
     def unsettled(self, state: AttemptState, failure: Failure, error: BaseException) -> Transition:
-        """End an attempt whose settling failed: slow and safe, and never a second try of what may have landed."""
+        """Ends an attempt whose settling failed: slowly, and without a retry of effects that may have landed."""
         job, handler = state.job, state.handler
         cause = self._cause(job, handler, failure)
         case = Case(job, failure, cause, self._registry.policy_for(job), self._clock.now(), self._clock.chance())
@@ -263,7 +263,7 @@ class Settlement:
         return self._transition(case, decision, fingerprint(failure, job.task, job.model), state)
 
     def broken(self, job: Job, error: Exception) -> Transition:
-        """Redrive itself, or the job's record, is broken: it cannot be decided what to do, only that somebody looks."""
+        """Buries a job for a person to check, because redrive itself or the job's record is broken."""
         log.critical(
             "job %s (%s): redrive could not end it; it is a dead letter", job.short_id, job.task, exc_info=error
         )
@@ -281,7 +281,7 @@ class Settlement:
         )
 
     def lost(self, job: Job, handler: Handler | None, *, alone: bool, ending: Ending = "died") -> Transition:
-        """The worker is gone: there is nothing to ask and nothing to change."""
+        """Ends an attempt whose worker is gone, so there are no effects to check and no changes to make."""
         failure = capture_lost_lease(job.worker, ending)
         cause = self._cause(job, handler, failure)
         idempotent = handler.idempotent if handler else False
@@ -300,7 +300,7 @@ class Settlement:
         return self._transition(case, decide(case), fingerprint(failure, job.task, job.model), None)
 
     def rejected(self, job: Job, verdict: NotReady) -> Transition:
-        """A dead letter at once, without an attempt."""
+        """Makes a job that preflight refused a dead letter at once, without an attempt."""
         failure = Failure("exception", ("redrive.NotReady",), verdict.why)
         log.warning("job %s (%s): %s", job.short_id, job.task, verdict.why)
         return lifecycle.buried(
@@ -340,7 +340,7 @@ class Settlement:
         )
 
     def _waits_for(self, case: Case, decision: Decision, group: str) -> str | None:
-        """What must answer again before a dead letter is worth another try, where it comes back by itself."""
+        """Names the breaker that must recover before a dead letter that comes back by itself is retried."""
         if not isinstance(decision, Bury) or decision.comes_back_at is None:
             return None
         called = downstream_of(case.job, self._registry.handlers.get(case.job.task))
@@ -373,7 +373,7 @@ class Settlement:
     # -- the user's own code
 
     async def _offered(self, case: Case, handler: Handler) -> Case:
-        """With the task's own way to try again: a new payload, where it gives one that the task can take."""
+        """Asks the task's own handler of a failure for a new payload, and uses it if the task can take it."""
         job, detail = case.job, case.cause.detail
         try:
             found = await ask_within(handler.timeout or LOOK_SECONDS, handler.ways[detail], case.input())
@@ -381,7 +381,7 @@ class Settlement:
                 return case
             text = encode_payload(found).text
             handler.signature.arguments(text)
-        except Exception as error:  # noqa: BLE001 - the built-in way is tried instead
+        except Exception as error:  # noqa: BLE001 - the built-in strategy is used instead
             log.warning("job %s (%s): its way out of %s failed: %r", job.short_id, job.task, detail, error)
             return case
         edit = Edit(msgspec.json.decode(text), why=f"{job.task}.on({detail})")
@@ -389,7 +389,7 @@ class Settlement:
         return msgspec.structs.replace(case, abilities=abilities)
 
     async def _summarised(self, case: Case, decision: Decision) -> Decision:
-        """What compressing would leave out is summed up, where somebody gave a function for that."""
+        """Adds a summary of the text that compressing would leave out, by the function of the user."""
         if not isinstance(decision, RetryLater) or not decision.changes:
             return decision
         changes: list[Change] = []
@@ -414,13 +414,13 @@ class Settlement:
                 return summed_up
             log.warning("job %s (%s): the summary is too long and left out", case.job.short_id, case.job.task)
             return change
-        except Exception as error:  # noqa: BLE001 - compressed without a summary, and told so
+        except Exception as error:  # noqa: BLE001 - compressed without a summary, and logged
             log.warning("job %s (%s): summarising failed: %r", case.job.short_id, case.job.task, error)
             return change
 
 
 def _add_findings(attempt: Attempt, state: AttemptState) -> Attempt:
-    """With what the attempt found out beside its own end: what was seen of its effects, and that something is back."""
+    """Adds the findings beside the end of an attempt: its effects as seen outside, and recovered resources."""
     look = state.look
     if look is None and not state.recovered:
         return attempt
@@ -434,12 +434,12 @@ def _add_findings(attempt: Attempt, state: AttemptState) -> Attempt:
 
 
 def _describe_look(handler: Handler, look: Look | None) -> str | None:
-    """What the verifiers of a task saw, in words: nothing where they were not asked, None where it has none."""
+    """Describes the findings of a task's verifiers: empty where they were not asked, None where it has none."""
     return look.words if look is not None else "" if handler.verifiable else None
 
 
 def _take_error(state: AttemptState | None) -> BaseException | None:
-    """Take the exception that ended the attempt out of its state: its traceback holds the state alive."""
+    """Takes the exception that ended the attempt out of its state: its traceback would keep the state alive."""
     if state is None:
         return None
     error, state.error = state.error, None
@@ -451,21 +451,21 @@ def _is_uncertain(cause: Cause, handler: Handler) -> bool:
 
 
 def _clear_doubt(cause: Cause, look: Look, handler: Handler) -> Cause:
-    """What was seen outside takes the doubt away where a replay can do no harm."""
+    """Makes an uncertain cause transient where the effects seen outside show that a replay is harmless."""
     if before_replay(look.effects.values(), idempotent=handler.idempotent) != "run":
         return cause
     return _make_transient(cause, "seen_outside")
 
 
 def _make_transient(cause: Cause, rule: str) -> Cause:
-    """The cause of a failure that may be retried, since nothing is repeated that has landed."""
+    """Makes a cause transient, because a retry repeats no effect that has landed."""
     return msgspec.structs.replace(
         cause, category="transient", detail="server_error", heals="at_once", subclass="Transient", rule=rule
     )
 
 
 def _add_lesson(move: Transition, job: Job, *, worked: bool) -> Transition:
-    """Whether what the last failure led to has helped."""
+    """Notes with a move whether the reaction to the last failure helped."""
     last = job.history[-1] if job.history else None
     if last is None or last.fingerprint is None or last.strategy is None:
         return move
@@ -476,7 +476,7 @@ _GIVEN_UP: Final = frozenset({"bury", "hold", "undecided"})
 
 
 def _describe_try(last: Attempt, job: Job) -> str:
-    """What was decided after the last attempt; where that was to give up, what somebody changed to bring it back."""
+    """Names the strategy after the last attempt, or, if that was to give up, the changes that brought the job back."""
     if last.strategy not in _GIVEN_UP:
         return last.strategy or ""
     before = last.changes or []
@@ -485,7 +485,7 @@ def _describe_try(last: Attempt, job: Job) -> str:
 
 
 def make_transition(case: Case, decision: Decision, attempt: Attempt, waits_for: str | None = None) -> Transition:
-    """A decision as the move that the store will write."""
+    """Turns a decision into the transition that the store will write."""
     job, now, failure, cause = case.job, case.now, case.failure, case.cause
     group = attempt.fingerprint
     changed = (
@@ -519,7 +519,7 @@ def make_transition(case: Case, decision: Decision, attempt: Attempt, waits_for:
 
 
 def find_signal(error: BaseException) -> Signal | None:
-    """The signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
+    """Finds the signal that was raised, also from inside a TaskGroup; the strongest where there are several."""
     if isinstance(error, Signal):
         return error
     if not isinstance(error, BaseExceptionGroup):
