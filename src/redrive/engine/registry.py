@@ -103,7 +103,7 @@ class Handler:
         self._downstream = downstream
         self.names_downstream = downstream is not None
         self.direct: Callable[[Job, Mapping[str, Any]], Any] | None = None if wants_context or consent else self._call
-        """Runs a job directly where neither store nor spool could accept it; None with context or consent."""
+        """Runs a job directly where neither store nor spool could accept it; unset with context or consent."""
         self.is_async = is_async(function)
         self.signature = Signature(function, skip_first=wants_context)
         self.key_template = check_template(key_template, self.signature) if key_template is not None else None

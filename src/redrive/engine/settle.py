@@ -53,7 +53,7 @@ BROKEN = (
 OVERRAN = "It went on after its timeout of {:g} s; how it ended counts."
 LANDED_PERHAPS = "It does not come back by itself, because an effect of it may have landed."
 SUMMARY_SHARE = 10
-"""The divisor of the compressed context's tokens that a summary may take: a tenth."""
+"""The divisor that limits a summary to a tenth of the tokens of the compressed context."""
 
 
 class Settlement:
@@ -434,7 +434,7 @@ def _add_findings(attempt: Attempt, state: AttemptState) -> Attempt:
 
 
 def _describe_look(handler: Handler, look: Look | None) -> str | None:
-    """Describes the findings of a task's verifiers: empty where they were not asked, None where it has none."""
+    """Describes the findings of a task's verifiers: empty if they were not asked, None if the task has none."""
     return look.words if look is not None else "" if handler.verifiable else None
 
 
@@ -465,7 +465,7 @@ def _make_transient(cause: Cause, rule: str) -> Cause:
 
 
 def _add_lesson(move: Transition, job: Job, *, worked: bool) -> Transition:
-    """Notes with a move whether the reaction to the last failure helped."""
+    """Adds to a move whether the strategy after the last failure helped."""
     last = job.history[-1] if job.history else None
     if last is None or last.fingerprint is None or last.strategy is None:
         return move
