@@ -1,4 +1,4 @@
-"""What tasks ask people (`ctx.approval`) as the store keeps it: a document each, under the job's id."""
+"""Reads and writes the questions that tasks ask people (`ctx.approval`): a document each, under the job's id."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _HELD_FOR: Final = "approval:"
 
 
 class Question(NamedTuple):
-    """What was asked, where it stands, and the version that an answer must find there."""
+    """A stored approval, with its key and the version that an answer must find in the store."""
 
     key: str
     approval: Approval
     version: int
 
     def answered(self, approval: Approval) -> Put:
-        """Only by one: whoever answers second finds another version."""
+        """Makes the put of an answer. The store refuses a second answer, because the first changed the version."""
         return APPROVAL.put(self.key, approval, self.version)
 
 
 def make_approval_key(job_id: str, name: str = "") -> str:
-    """Without a name, what those of all its questions begin with."""
+    """Makes the key of a question; without a name, the prefix of the keys of all questions of the job."""
     return f"{job_id}/{name}"
 
 
 def make_approval_hold(key: str) -> str:
-    """What a job is held for that waits for an answer."""
+    """Makes the `held_for` of a job that waits for an answer."""
     return f"{_HELD_FOR}{key}"
 
 
@@ -44,10 +44,10 @@ async def read_question(store: Store, key: str) -> Question | None:
 
 
 async def read_question_of(store: Store, job: Job) -> Question | None:
-    """The one that a held job waits for; None where a framework inside the task has asked, and keeps it itself."""
+    """Reads the question that a held job waits for; None where a framework inside the task asked and keeps it."""
     return await read_question(store, job.held_for.removeprefix(_HELD_FOR)) if job.held_for else None
 
 
 async def read_approvals_of(store: Store, job_id: str) -> list[Approval]:
-    """All that it ever asked, with the answers."""
+    """Reads all questions that a job ever asked, with the answers."""
     return [kept.value for kept in await APPROVAL.all(store, make_approval_key(job_id))]

@@ -1,4 +1,4 @@
-"""One attempt, as a list of verbs: prepare → may it run? → perform → inspect → settle. One commit at the end."""
+"""Runs one attempt in five steps: prepare → check may run → perform → inspect → settle. One commit at the end."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from redrive.retries.strategy import CRASHES_BEFORE_ALONE
 
 log = logging.getLogger("redrive.attempt")
 STOP_SECONDS: Final = 1.0
-"""How long a task may clean up after its timeout before it is said that it goes on."""
+"""How many seconds a task may clean up after its timeout before a warning says that the task goes on."""
 UNMARKED: Final = "the store did not confirm that it was to run alone"
 
 
 class AttemptRunner:
-    """Runs jobs and says what must be committed for each. Knows nothing of slots, claims or leases."""
+    """Runs jobs and returns the commit of each. Slots, claims and leases are the worker's part."""
 
     def __init__(
         self, store: Store, registry: Registry, clock: Clock, threads: Threads, bus: Bus | None = None
@@ -55,22 +55,22 @@ class AttemptRunner:
         self.breakers = Breakers(store, clock, bus)
         self.settlement = Settlement(store, registry, clock, self.breakers, Verifier(store, registry))
         self._short = min(registry.short, FEW_IMAGES)
-        """Payloads of no more characters than this need no look at their contents."""
+        """Characters up to which a payload passes without a look at its contents."""
         self._inputs = Inputs(store, registry, clock)
         self._consents = Consents(store, clock)
         self.workflows = WorkflowSteps(store, clock)
         self._tracer = get_tracer()
         self.stopping: Callable[[], bool] = lambda: False
-        """Whoever runs these attempts was told to stop: no failure of those that run."""
+        """Tells whether the runner of these attempts was told to stop: an attempt that ends then has not failed."""
         self.dying: Callable[[], bool] = lambda: False
-        """The event loop ends under them."""
+        """Tells whether the event loop of these attempts is ending."""
 
     def begin(self, job: Job) -> AttemptState:
         """Make the state of a new attempt."""
         return AttemptState(job, self._registry.handlers[job.task], self._store, self._clock)
 
     def run(self, state: AttemptState) -> Coroutine[Any, Any, Commit | None]:
-        """Run one attempt from start to end. None means that the job is no longer ours to settle."""
+        """Runs one attempt from start to end; returns None where this worker may no longer settle the job."""
         if self._tracer is not None:
             return self._run_traced(state, self._tracer)
         job = state.job
@@ -87,7 +87,7 @@ class AttemptRunner:
         commit = await self._run(state)
         try:
             return await self.workflows.accompanied(commit) if commit is not None else None
-        except StoreError as error:  # the step's own end counts; its dependents are looked after from time to time
+        except StoreError as error:  # the end of the step is committed; the scheduler moves its dependents later
             job = state.job
             log.warning("job %s (%s): its dependents wait for the scheduler: %s", job.short_id, job.task, error)
             return commit
@@ -109,7 +109,7 @@ class AttemptRunner:
             value = await self._perform(state, arguments)
         except Rejected as rejected:
             return Commit((self.settlement.rejected(state.job, rejected.verdict),))
-        except BaseException as raised:  # noqa: BLE001 - this is the place where failures are kept
+        except BaseException as raised:  # noqa: BLE001 - failures are recorded here
             error = raised.error if isinstance(raised, CarriedError) else raised
             if self._is_the_persons(error, state):
                 raise error from None
@@ -117,7 +117,7 @@ class AttemptRunner:
         return await self._settle_returned(value, state)
 
     def _read_plain_input(self, job: Job, handler: Handler) -> dict[str, Any] | None:
-        """Reads the arguments of a job that needs no preparation, as most do not; returns None for the others."""
+        """Reads the arguments of a job that needs no preparation, as most jobs; returns None for the others."""
         text = job.payload
         if text is None or job.changes_json is not None or handler.credentials or job.task == HTTP_TASK:
             return None
@@ -128,7 +128,7 @@ class AttemptRunner:
         try:
             return handler.signature.arguments(text)
         except InvalidPayload:
-            return None  # `prepare` says what is wrong with the payload
+            return None  # `prepare` reports what is wrong with the payload
 
     async def _settle_returned(self, value: object, state: AttemptState) -> Commit | None:
         """Settle an attempt that returned. A value whose own methods end a process is a failure of its task."""
@@ -146,9 +146,9 @@ class AttemptRunner:
         return await self._settle(failure, state)
 
     async def _check_may_run(self, state: AttemptState) -> Commit | None:
-        """Say why the job cannot run now: no consent, something is missing or down, or its effects have landed."""
+        """Tells why the job cannot run now: no consent, a resource is missing or down, or its effects have landed."""
         job, handler = state.job, state.handler
-        held = await self._consents.gate(state.stored or job, handler)  # as people see it: outputs of other steps named
+        held = await self._consents.gate(state.stored or job, handler)  # stored: other steps' outputs are only named
         if held is not None:
             return Commit((held,))
         if handler.requires:
@@ -166,7 +166,7 @@ class AttemptRunner:
         return None
 
     async def _settle(self, ending: BaseException | Failure, state: AttemptState) -> Commit | None:
-        """Settle an attempt that failed. There is no path to silence: where settling fails, the job is settled, too."""
+        """Settles an attempt that failed. If settling raises, a plainer move settles the job: no failure is lost."""
         try:
             if isinstance(ending, Failure):
                 return await self.settlement.failed(state, ending)
@@ -181,7 +181,7 @@ class AttemptRunner:
             return Commit((self.settlement.unsettled(state, failure, error),))
 
     def _capture(self, error: BaseException, state: AttemptState) -> Failure:
-        """Capture what ended the attempt; an exception that interrupts whatever reads it is known by its name."""
+        """Captures what ended the attempt; an exception that interrupts the code reading it is kept by name only."""
         state.error = error
         try:
             return capture(error, now=self._clock.now())
@@ -210,22 +210,22 @@ class AttemptRunner:
         return await settlement.failed(state, failure, witness=witness, asks_first=error is state.open_error)
 
     def _is_the_persons(self, error: BaseException, state: AttemptState) -> bool:
-        """Whether it must reach the person's program, because a signal and not the task is behind it."""
+        """Tells whether an error must reach the user's program, because a signal and not the task caused the error."""
         is_signal = state.is_signal(error) and ends_a_process(error)
         return is_signal and state.signalled is None and not self.stopping()
 
     def _is_stopped(self, error: BaseException, state: AttemptState) -> bool:
-        """Whether the attempt ends because its worker does."""
+        """Tells whether the attempt ends because its worker stops."""
         ends = isinstance(error, asyncio.CancelledError) or ends_a_process(error)
         return ends and (state.releasing or self.stopping())
 
     def _loop_ends(self, state: AttemptState) -> bool:
-        """Whether not only this attempt was cancelled, but also what runs it or waits for it."""
+        """Tells whether the event loop ends or the caller was cancelled too, and not only this attempt."""
         waiting = state.awaited_by
         return self.dying() or (waiting is not None and waiting.cancelling() > 0)
 
     async def _settle_with_the_loop(self, error: asyncio.CancelledError, state: AttemptState) -> Commit:
-        """Settle an attempt whose event loop was cancelled. If no signal did that, a task did; alone, this one."""
+        """Settles an attempt whose loop was cancelled. Without a signal, a task did that: this one, if it ran alone."""
         job = state.job
         if state.is_signal(error) or state.awaited_by is not None:
             return Commit((self.settlement.interrupted(job),))
@@ -234,32 +234,32 @@ class AttemptRunner:
         return Commit((self.settle_lost(job, alone=False),))
 
     def give_back(self, state: AttemptState) -> Transition:
-        """End an attempt that does not stop when its worker does."""
+        """Ends an attempt that does not stop when its worker stops."""
         job = state.job
         if state.signalled is not None:
             return self.settle_lost(job, alone=job.crashes >= CRASHES_BEFORE_ALONE)
         return self.settlement.interrupted(job, sole=state.sole)
 
     async def lost(self, job: Job, ending: Ending = "lapsed") -> Transition:
-        """A lapsed lease takes the same way as an exception. Whether it was alone, its worker had written before."""
+        """Settles a job whose lease lapsed, as an exception would. The ALONE document tells whether it ran alone."""
         if ending != "frozen" and await was_stopping(self._store, job.worker):
             ending = "stopped"
         kept = await ALONE.get(self._store, f"{job.id}/")
         return self.settle_lost(job, alone=kept is not None and kept.value == job.run, ending=ending)
 
     def trace_lost(self, move: Transition) -> None:
-        """What a dead worker cannot tell any more, where somebody listens."""
+        """Traces the move of a lost job, which its dead worker cannot trace; does nothing without a tracer."""
         if self._tracer is not None:
             self._tracer.lost(move)
 
     def settle_lost(self, job: Job, *, alone: bool, ending: Ending = "died") -> Transition:
         try:
             return self.settlement.lost(job, self._registry.handlers.get(job.task), alone=alone, ending=ending)
-        except Exception as error:  # noqa: BLE001 - it would keep all others that are lost from being found
+        except Exception as error:  # noqa: BLE001 - raising would keep the other lost jobs from being found
             return self.settlement.broken(job, error)
 
     async def alone(self, job: Job) -> bool:
-        """Marks, before it starts, a job that has the process to itself; False where the lease is lost."""
+        """Marks a job that will run alone in the process, before the job starts; False where the lease is lost."""
         mark = ALONE.put(f"{job.id}/", job.run)
         guard, what = Guard(Lease(job.id, job.token or "")), f"job {job.short_id} was marked to run alone"
         return await commit(self._store, puts=[mark], guards=[guard], what=what) is not None
@@ -282,10 +282,10 @@ class AttemptRunner:
         finally:
             running_attempt.reset(token)
             session_of.reset(session)
-            state.context = None  # the two refer to each other: without this, only the garbage collector frees them
+            state.context = None  # breaks the cycle of state and context, which only the garbage collector would free
 
     def _limit(self, state: AttemptState) -> float | None:
-        """Find the timeout of the task, else of the queue; or what is left of the job's seconds."""
+        """Finds the timeout of the task, else of the queue, cut to the seconds left in the job's budget."""
         timeout, job = state.handler.timeout, state.job
         if timeout is None and (queue := self._registry.queues.get(job.queue)) is not None:
             timeout = queue.timeout
@@ -295,7 +295,7 @@ class AttemptRunner:
         return min((limit for limit in (timeout, remaining.seconds) if limit is not None), default=None)
 
     async def _in_thread(self, state: AttemptState, args: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-        """A thread cannot be killed: at its timeout it is told (`ctx.cancelled`), and what it returns still counts."""
+        """Runs a function in a thread, not killable: `ctx.cancelled` tells of the timeout, the result still counts."""
         state.loop = loop = asyncio.get_running_loop()
         call, function = contextvars.copy_context().run, state.handler.function
         work = self._threads.run(lambda: call(function, *args, **arguments))
@@ -317,7 +317,7 @@ async def _to_end(work: Any) -> Any:
 
 
 def inspect_result(handler: Handler, value: object, whose: str) -> Failure | None:
-    """A returned value that says that it failed."""
+    """Returns the failure that a returned value reports; None where the value reports none."""
     policy = handler.result_policy
     if policy is True:
         return find_soft_failure(value)
@@ -325,7 +325,7 @@ def inspect_result(handler: Handler, value: object, whose: str) -> Failure | Non
         return None
     try:
         said = policy(value)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the task has returned: its own result counts
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the task returned, so its result counts
         log.warning("%s: its result_policy failed: %r", whose, error)
         return None
     return find_soft_failure({"error": said} if isinstance(said, str) else said) if said else None
@@ -338,7 +338,7 @@ class _TimedOut(Exception):
 
 
 async def _within(seconds: float, work: Any, state: AttemptState) -> Any:
-    """Our own timeout, told apart from a TimeoutError that the task itself raised."""
+    """Limits work by a timeout, which raises _TimedOut: a TimeoutError is one that the task itself raised."""
     limit = asyncio.timeout(seconds)
     late = asyncio.get_running_loop().call_later(seconds + STOP_SECONDS, _tell_unstopped, state, seconds)
     try:

@@ -1,4 +1,4 @@
-"""What is done for a worker whose event loop is blocked: its unbegun jobs are given back, and the store is told."""
+"""Acts for a worker whose event loop is blocked: gives its unbegun jobs back and announces the block in the store."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ LOOK_SECONDS: Final = 2.0
 """How often the store is asked for jobs that it claimed for the worker and that did not arrive."""
 LOOKED_AFTER: Final = 1.0
 HURRIED_AFTER: Final = 0.5
-"""An event loop that was silent for so long when its process was told to end begins nothing more."""
+"""Seconds of silence after which the event loop of a process that was told to end begins no more jobs."""
 PAGE: Final = 500
 KEPT_SECONDS: Final = 5.0
-"""An event loop that is silent for so long is said to be blocked, and what it has not begun is given back."""
+"""Seconds of silence after which an event loop is reported as blocked, and its unbegun jobs are given back."""
 
 
 class RelievedWorker(Protocol):
-    """What a worker lets the thread of its heartbeats do. Each of these may be called from any thread."""
+    """The operations that a worker offers to its heartbeat thread. Each may be called from any thread."""
 
     id: str
 
     def withdraw(self, silent: float) -> list[Job]:
-        """Keeps jobs from beginning that have waited for some seconds, or for a third of a short lease."""
+        """Withdraws unbegun jobs that have waited for some seconds, or for a third of a short lease."""
 
     def refuse(self, claimed: Iterable[Job]) -> list[Job]:
-        """Those of these claimed jobs that have not arrived at the worker; they will not be begun when they do."""
+        """Returns those of the claimed jobs that have not arrived at the worker, which will not begin on arrival."""
 
     def given_back(self, settled: Sequence[Key]) -> None:
-        """These jobs are no longer the worker's, and these moves were committed."""
+        """Notes that these jobs were given back in the store and no longer belong to the worker."""
 
     def release(self, job: Job, why: str) -> Transition:
-        """The move that gives an unbegun job back."""
+        """Makes the move that gives an unbegun job back."""
 
     def announcement(self, blocked: BlockedLoop | None) -> Put:
-        """What the worker says of itself."""
+        """Makes the put that announces the worker and what blocks its event loop."""
 
     def recovered(self) -> None:
-        """The event loop answers again."""
+        """Notes that the event loop answers again."""
 
 
 class LoopRelief:
-    """Acts for a worker in the thread of its heartbeats. A job is given back only if it has not begun."""
+    """Acts for a worker in the thread of its heartbeats. Only jobs that have not begun are given back."""
 
     def __init__(self, worker: RelievedWorker, store: Store) -> None:
         self._worker = worker
         self._store = store
         self._held: dict[Key, Job] = {}
-        """Kept from beginning, and not yet given back."""
+        """The jobs that are withdrawn and not yet given back."""
         self._looked = float("-inf")
         self._announced: tuple[BlockedLoop | None, float] = (None, float("-inf"))
         self.hurried = False
-        """The process was told to end: what has not begun will not."""
+        """True once the process was told to end: unbegun jobs will not begin."""
 
     async def act(self, silent: float, blocked: BlockedLoop | None, *, told: bool) -> None:
         if blocked is None:
@@ -77,7 +77,7 @@ class LoopRelief:
         self._worker.recovered()
 
     async def _announce(self, blocked: BlockedLoop) -> None:
-        """Says in the store what blocks the worker, so that every other process can read it."""
+        """Announces in the store what blocks the worker, so that every other process can read the cause."""
         said, at = self._announced
         if said == blocked and time.monotonic() - at < ANNOUNCE_SECONDS:
             return
@@ -90,7 +90,7 @@ class LoopRelief:
         await self._hand_in(f"it had not begun, and the worker's event loop was blocked by {blocked}")
 
     async def _hand_in(self, why: str) -> None:
-        """Gives back what is kept from beginning; what the store does not take is handed in again."""
+        """Gives the withdrawn jobs back; those whose commit the store did not confirm are given back again later."""
         if not self._held:
             return
         given = [Commit((self._worker.release(job, why),)) for job in self._held.values()]
@@ -103,7 +103,7 @@ class LoopRelief:
         self._worker.given_back(settled)
 
     async def _not_arrived(self, silent: float) -> list[Job]:
-        """Jobs that the store has claimed for the worker in answer to a claim that the blocked loop cannot hear."""
+        """Finds jobs that the store claimed for the worker and whose claim the blocked loop has not yet received."""
         if silent < LOOKED_AFTER or time.monotonic() - self._looked < LOOK_SECONDS:
             return []
         self._looked = time.monotonic()
@@ -114,5 +114,5 @@ class LoopRelief:
 
 
 def has_waited_too_long(job: Job, silent: float) -> bool:
-    """Whether an event loop that was silent for so long keeps this unbegun job for too long."""
+    """Tells whether an event loop that was silent for so many seconds delays this unbegun job for too long."""
     return silent >= min(KEPT_SECONDS, (job.lease or 3 * KEPT_SECONDS) / 3)

@@ -1,7 +1,7 @@
-"""Circuit breakers at work: counts failures here, keeps the state in the store, parks, probes and releases jobs.
+"""Runs the circuit breakers: counts failures here, keeps the state in the store, parks, probes and releases jobs.
 
-Failures in a row are counted by each process; what that leads to is written to the store and holds for all of them.
-Trouble with a breaker itself is told and costs no job anything: it runs, and its result is kept.
+Each process counts its failures in a row; a breaker that opens is written to the store and holds for all processes.
+An error of the store in a breaker's own work is logged and harms no job: the job runs, and its result is kept.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ T = TypeVar("T")
 OPENED: Final = "breaker_opened"
 CLOSED: Final = "breaker_closed"
 REFRESH_SECONDS: Final = 3.0
-"""How old a look may be that lets a job run. A scheduler looks every second, so that starting one waits for nothing."""
+"""Seconds for which a read of the breakers lets jobs run. A scheduler reads every second, so no start waits for one."""
 TELL_AGAIN: Final = 5.0
-"""Seconds in which dead letters are told once that what they wait for has answered."""
+"""Seconds between two notes to the same dead letters that what they wait for has answered."""
 GROUP: Final = "group:"
 FORGOTTEN_AFTER: Final = 3600.0
-"""A breaker that nobody waits for and nobody has tried for so long is dropped."""
+"""Seconds past its `until` after which an open breaker without parked jobs is dropped."""
 
 
 class Breakers:
-    """Every breaker of the store, as last seen."""
+    """Every breaker of the store, as last read."""
 
     def __init__(self, store: Store, clock: Clock, bus: Bus | None = None) -> None:
         self._store = store
@@ -80,14 +80,14 @@ class Breakers:
         self._fresh_until = float("-inf")
         self._looking = asyncio.Lock()
         self._counting = asyncio.Lock()
-        """Held while a breaker opens: whoever begins or ends meanwhile waits, and knows that it is open."""
+        """Held while a failure is counted, so that jobs that begin or fail meanwhile wait and see an opened breaker."""
         self.watched: frozenset[str] | None = None
-        """What dead letters wait for that come back by themselves; None before the first look."""
+        """The keys that self-returning dead letters wait for; None before the first look."""
         self._told_at: dict[str, float] = {}
-        """When those were last told that it answers."""
+        """The monotonic time of the last note that a key answers, by key."""
 
     async def all(self) -> list[Breaker]:
-        """Lists every breaker with what its last failure said."""
+        """Lists every breaker with the error of its last failure."""
         await self._look()
         known = [breaker for breaker, _ in self._known.values()]
         failed = [breaker.job for breaker in known if breaker.job is not None]
@@ -96,22 +96,22 @@ class Breakers:
 
     @property
     def calm(self) -> bool:
-        """Nothing is down, and that was seen a moment ago: nobody needs to be asked."""
+        """True where a recent read found no breaker, so that jobs need no check."""
         return not self._known and not self._counting.locked() and self._clock.monotonic() < self._fresh_until
 
     def heeds(self, job: Job, handler: Handler) -> bool:
-        """Tells whether a success of this job can mean anything for a breaker or for a dead letter that waits."""
+        """Tells whether a success of this job can matter to a breaker or to a waiting dead letter."""
         if self.counts.windows or self._known:
             return True
         names = job.history or job.model is not None or handler.names_downstream or job.task == HTTP_TASK
         return bool(names) and (self.watched is None or bool(self.watched))
 
     async def refresh(self) -> None:
-        """Looks where the last look is old, so that the jobs of a claim begin one after the other and wait for none."""
+        """Reads the breakers if the last read is old, so that no job of a claim waits for a read when it begins."""
         await _spared(self._refresh(), None)
 
     async def _refresh(self) -> None:
-        """Everybody who finds it stale waits for the same look: a whole batch begins together."""
+        """Reads stale breakers once for all callers: a whole batch of jobs waits for the same read."""
         if self._stale():
             async with self._looking:
                 if self._stale():
@@ -131,7 +131,7 @@ class Breakers:
     # -- at a job's start and end
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
-        """Parks the job if what it calls is down; lets it through, perhaps as the one that probes."""
+        """Parks the job if what the job calls is down; else lets the job run, possibly as the probe."""
         return await _spared(self._gate(job, handler), None)
 
     async def _gate(self, job: Job, handler: Handler) -> Transition | None:
@@ -143,7 +143,7 @@ class Breakers:
         return None
 
     def _keys(self, job: Job, handler: Handler) -> list[str]:
-        """The known breakers of what the job calls, as far as anybody can tell before it runs."""
+        """Lists the known breakers of what the job calls, as far as this is known before the job runs."""
         if not self._known:
             return []
         last = next((attempt for attempt in reversed(job.history) if attempt.failure is not None), None)
@@ -157,9 +157,9 @@ class Breakers:
         return [key for key in self._known if key in keys]
 
     async def _admit(self, job: Job, key: str) -> Transition | None:
-        """Nobody is parked, and nobody probes, on the word of an old look.
+        """Parks the job, makes it the probe or lets it run, after a new read: an old one does not decide that.
 
-        Where it has closed since that look the job joins those that are parked: all of them go at one pace.
+        Where the breaker has closed since the old read, the job joins the parked jobs: all are released at one pace.
         """
         about = f"breaker {key}"
 
@@ -194,10 +194,10 @@ class Breakers:
     async def failed(
         self, job: Job, handler: Handler, failure: Failure, cause: Cause, fingerprint: str | None, policy: Policy
     ) -> tuple[str | None, bool]:
-        """The key of the breaker that is open now, if this failure is about what was called; whether the job probed."""
+        """Counts a failure of what was called; returns the key of its open breaker, and whether the job probed."""
         if not opens(failure, cause):
             if shows_answer(failure, cause):
-                await self.succeeded(job, handler, failure)  # it answered: the trouble is this job's own
+                await self.succeeded(job, handler, failure)  # the called service answered: the failure is the job's own
             elif self._known:
                 await self.no_verdict(job)
             return None, False
@@ -217,7 +217,7 @@ class Breakers:
     async def _leave_alone(
         self, key: str, job: Job, failure: Failure, asked: float, policy: Policy
     ) -> tuple[str | None, bool]:
-        """A limit that says when it ends: nobody else calls before. True where the job was sent to look."""
+        """Opens a breaker until a rate limit ends, so that no job calls before; returns whether this job probed."""
         now, probed = self._clock.now(), [each for each in self._known.values() if each[0].probe == job.id]
         for breaker, version in probed:
             if breaker.key != key:
@@ -238,7 +238,7 @@ class Breakers:
         return key, bool(probed)
 
     def _tell_of_limit(self, before: Breaker | None, after: Breaker, job: Job, failure: Failure) -> None:
-        """Once for each closing, not for each time that its end is put off."""
+        """Logs and publishes that a rate limit began; a later end of a known limit is not reported again."""
         if before is None or not before.down:
             log.warning("%s %s (%s): its jobs are parked", after.key, describe_state(after), failure.summary)
             self._publish(OPENED, after, job)
@@ -266,14 +266,14 @@ class Breakers:
         return key, False
 
     async def succeeded(self, job: Job, handler: Handler, answer: Failure | None = None) -> None:
-        """What was called answers: the row of failures ends, and so does an open breaker.
+        """Ends the row of failures of what the job called, and closes its open breaker, because the call was answered.
 
-        An `answer` is a failure that proves it, for what it came from and for nothing else that the job calls.
+        An `answer` is a failure that proves this for the service that sent it, and for no other that the job calls.
         """
         if not self.heeds(job, handler):
             return
         for group in self.counts.troubles.pop(job.task, ()):
-            self.counts.windows.pop(group, None)  # not every job of the task is in trouble
+            self.counts.windows.pop(group, None)  # not every job of the task fails
         key = _key(job, handler)
         if key is not None and answer is not None and from_elsewhere(key, answer):
             key = None
@@ -289,14 +289,14 @@ class Breakers:
             await _spared(self._tell_waiting(key), None)
 
     async def _waited_for(self) -> frozenset[str]:
-        """What dead letters wait for. A job may end before the first round of comebacks has looked."""
+        """Returns the keys that dead letters wait for; reads them if a job ends before the first round of comebacks."""
         if self.watched is None:
             groups = await self._store.returning(self._clock.now())
             self.watched = frozenset(group.held_for for group in groups if group.held_for)
         return self.watched
 
     async def _tell_waiting(self, key: str) -> None:
-        """Tell the dead letters that wait for this that it answered a job, once in a while."""
+        """Notes for the dead letters that wait for a key that the key answered a job, at most once per TELL_AGAIN."""
         now = self._clock.monotonic()
         if now - self._told_at.get(key, float("-inf")) < TELL_AGAIN:
             return
@@ -304,27 +304,27 @@ class Breakers:
         sure = key.startswith(GROUP)  # a job that had failed in the same way has succeeded
         answers = Answers(self._clock.now(), self._clock.now(), DEFAULT.breaker_release or 1.0, sure)
         what = f"those that wait for {key} were told"
-        await try_commit(self._store, puts=[ANSWERS.put(key, answers, 0)], what=what)  # unless they are told already
+        await try_commit(self._store, puts=[ANSWERS.put(key, answers, 0)], what=what)  # refused if already noted
 
     def _answering(self, key: str, release: float) -> Put:
         now = self._clock.now()
         return ANSWERS.put(key, Answers(now, now, release))
 
     async def send(self, job: Job) -> None:
-        """Somebody asks for this parked job by hand: it is the next to probe, and does not wait for its time."""
+        """Makes a parked job that a person runs by hand the probe of its open breaker, before the pause is over."""
         await self._look()
         found = self._known.get(job.held_for or "")
         if found is not None and found[0].state == "open":
             await self._write(found[0].key, begin_probe(found[0], job.id, self._clock.now()), found[1])
 
     async def no_verdict(self, job: Job) -> None:
-        """A probe ended without having asked: the next one may."""
+        """Frees the breakers that this job probed: the probe ended without a result, so the next probe may run."""
         for key, (breaker, version) in list(self._known.items()):
             if breaker.probe == job.id:
                 await _spared(self._write(key, reopen(breaker, self._clock.now()), version), False)
 
     async def close(self, key: str) -> bool:
-        """It answers again, or a person says so: its jobs come back. False where it is not open."""
+        """Closes a breaker, and its parked jobs come back; returns False where the breaker is not open."""
         about = f"breaker {key}"
 
         async def decide() -> Proposal[Breaker | None]:
@@ -344,14 +344,14 @@ class Breakers:
         return True
 
     def _publish(self, type: str, breaker: Breaker, job: Job | None = None) -> None:
-        """Subscribers of this process hear at once that something is down, or answers again."""
+        """Publishes to subscribers of this process that a breaker opened or closed."""
         if self._bus is not None:
             data = {"breaker": breaker.key, "cause": breaker.cause, "since": breaker.since}
             queue, task = (job.queue, job.task) if job is not None else ("", None)
             self._bus.publish(BusEvent(type, queue, self._clock.now(), task=task, data=data))
 
     async def _write(self, key: str, breaker: Breaker | None, version: int) -> bool:
-        """Only if nobody else changed it meanwhile; the cache then knows as much as the store."""
+        """Writes or drops a breaker unless another process changed the breaker meanwhile; then reads all of them."""
         put = BREAKER.put(key, breaker, version) if breaker else BREAKER.drop(key, version)
         applied = await try_commit(self._store, puts=[put], what=f"the breaker of {key} was changed")
         await self._look()
@@ -360,14 +360,14 @@ class Breakers:
     # -- from time to time
 
     async def mind(self) -> list[Transition]:
-        """Sends probes, lets parked jobs go at a bounded rate, forgets breakers that have no jobs left."""
+        """Sends probes, releases parked jobs at a bounded rate, drops breakers that have no jobs left."""
         await self._look()
         known = list(self._known.items())
         counted = await self._store.count(PARKED, by=("held_for",), current=True)
         parked = {str(key): number for (key,), number in counted.items()}
         moved: list[Transition] = []
         for key in await self._orphaned(parked.keys()):
-            moved += await self._lift(key, 1000, "its breaker is gone")  # parked while the last of it was released
+            moved += await self._lift(key, 1000, "its breaker is gone")  # parked while the last job was released
         for key, (breaker, version) in known:
             if breaker.state == "closed":
                 moved += await self._release(key, breaker, version, parked.get(key, 0))
@@ -376,14 +376,14 @@ class Breakers:
         return moved
 
     async def _orphaned(self, parked: Set[str]) -> list[str]:
-        """What jobs wait for that has no breaker, by a look that is younger than the count of them."""
+        """Lists the keys that jobs are parked for and that have no breaker, by a read made after jobs were counted."""
         if parked <= self._known.keys():
             return []
         await self._look()
         return sorted(parked - self._known.keys())
 
     async def _probe(self, key: str, breaker: Breaker, version: int, parked: int) -> list[Transition]:
-        """The oldest parked job is sent to see, once it is time and nobody else is under way."""
+        """Sends the oldest parked job as the probe, once the pause is over and no other probe is under way."""
         if breaker.probe is not None and await self._vanished(breaker.probe):
             breaker = reopen(breaker, self._clock.now())
             await self._write(key, breaker, version)
@@ -395,12 +395,12 @@ class Breakers:
         return lifted
 
     async def _vanished(self, job_id: str) -> bool:
-        """Whether the probing job is no longer at it."""
+        """Tells whether the probing job is gone, or neither waits nor runs."""
         found = await self._store.get([job_id])
         return not found or found[0].state not in (State.waiting, State.running)
 
     async def _release(self, key: str, breaker: Breaker, version: int, parked: int) -> list[Transition]:
-        """Let some of its jobs go. It is forgotten only as it was before they were counted."""
+        """Releases some parked jobs of a closed breaker; drops one without any, unless it changed since the count."""
         if not parked:
             await self._write(key, None, version)
             return []
@@ -410,14 +410,14 @@ class Breakers:
         return await self._lift(key, number, f"{key} answers again")
 
     async def _lift(self, key: str, number: int, why: str) -> list[Transition]:
-        """The oldest of its parked jobs run again."""
+        """Unblocks the oldest jobs that are parked for a key."""
         page = await self._store.find(msgspec.structs.replace(PARKED, held_for=key), limit=number, oldest=True)
         moves = [lifecycle.unblocked(job, self._clock.now(), who="breaker", why=why) for job in page.jobs]
         return await commit_each(self._store, moves)
 
 
 async def _spared(work: Awaitable[T], otherwise: T) -> T:
-    """Trouble with the store while a breaker is looked after is not the job's."""
+    """Awaits work on a breaker; logs an error of the store and returns `otherwise`, so that no job fails by it."""
     try:
         return await work
     except StoreError as error:
@@ -426,7 +426,7 @@ async def _spared(work: Awaitable[T], otherwise: T) -> T:
 
 
 def downstream_of(job: Job, handler: Handler | None) -> str | None:
-    """What the job calls, where anybody said so: the host of a delivery, or the task's `downstream=`."""
+    """Names what the job calls, where that is declared: the host of a delivery, or the task's `downstream=`."""
     if job.task == HTTP_TASK:
         url = _input(job).get("url")
         return host_of(url) if isinstance(url, str) else None
@@ -434,13 +434,13 @@ def downstream_of(job: Job, handler: Handler | None) -> str | None:
 
 
 def _input(job: Job) -> dict[str, Json]:
-    """As enqueued, or as somebody edited it."""
+    """Returns the arguments of a job as enqueued, or as last edited."""
     edits = [change for change in decode(job.changes_json) if isinstance(change, Edit)] if job.changes_json else []
     return edits[-1].payload if edits else job.arguments
 
 
 def _key(job: Job, handler: Handler) -> str | None:
-    """What a job depends on, as far as anybody can tell before it runs: what it names, else its last failure's."""
+    """Makes the key of the breaker that a job depends on, by its downstream, else by its last failure."""
     last = next((attempt for attempt in reversed(job.history) if attempt.failure is not None), None)
     failure, group = (last.failure, last.fingerprint) if last is not None else (None, None)
     return key_of(job, downstream=downstream_of(job, handler), failure=failure, fingerprint=group)

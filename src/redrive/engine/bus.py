@@ -1,4 +1,4 @@
-"""The in-memory bus: what happens in this process, told at once, written nowhere."""
+"""Publishes the events of this process to subscribers at once, in memory only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redrive.core.lifecycle import Transition
 log = logging.getLogger("redrive.bus")
 
 EVENTS: Final = ("enqueued", "retry", "completed", "dead_letter", "depth_warning", "replayed")
-"""The six that every dashboard needs. Others (held, cancelled, pain, …) are told in the same way."""
+"""The six event types that every dashboard needs. Others (held, cancelled, pain, …) are published in the same way."""
 RING: Final = 20
 
 
@@ -46,7 +46,7 @@ _TOLD_AS: Final = {
 
 
 def make_move_event(transition: Transition) -> BusEvent:
-    """The event of a committed move."""
+    """Makes the event of a committed move."""
     job, move = transition.job, transition.move
     data: dict[str, Any] | None = None
     if move not in ("succeeded", "enqueued"):
@@ -58,7 +58,7 @@ def make_move_event(transition: Transition) -> BusEvent:
 
 
 def make_new_event(job: Job) -> BusEvent:
-    """Makes the event of an inserted job. One that failed elsewhere begins as a dead letter."""
+    """Makes the event of an inserted job. A job that failed elsewhere begins as a dead letter."""
     if job.state is not State.dead:
         return BusEvent("enqueued", job.queue, job.created_at, job.id, job.task)
     why = job.history[-1].decision if job.history else None
@@ -88,7 +88,7 @@ class Subscription:
 
 
 class Bus:
-    """Publish and subscribe with wildcards (`dead_letter`, `*.feedback`, `*`). A failing subscriber harms nobody."""
+    """Publish and subscribe with wildcards (`dead_letter`, `*.feedback`, `*`). A failing subscriber stops no other."""
 
     def __init__(self, ring: int = RING) -> None:
         self.recent: deque[BusEvent] = deque(maxlen=ring)
@@ -104,7 +104,7 @@ class Bus:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """What somebody here listens to."""
+        """The patterns of all subscriptions in this process."""
         return tuple(subscription.pattern for subscription in self._subscriptions)
 
     def drop(self, subscription: Subscription) -> None:
@@ -112,7 +112,7 @@ class Bus:
             self._subscriptions.remove(subscription)
 
     def publish_moves(self, moves: Sequence[Transition]) -> None:
-        """The events of many committed moves; made only where somebody will see them."""
+        """Publishes the events of committed moves; makes only those that a subscriber or the ring will see."""
         if self._subscriptions:
             for move in moves:
                 self.publish(make_move_event(move))
@@ -122,7 +122,7 @@ class Bus:
         self.recent.extend(make_move_event(move) for move in moves[-(self.recent.maxlen or 0) :])
 
     def publish_new(self, jobs: Sequence[Job]) -> None:
-        """Publishes the events of inserted jobs; made only where a subscriber or the ring will see them."""
+        """Publishes the events of inserted jobs; makes only those that a subscriber or the ring will see."""
         if self._subscriptions:
             for job in jobs:
                 self.publish(make_new_event(job))
@@ -159,7 +159,7 @@ class Bus:
         except RuntimeError:
             if inspect.iscoroutine(result):
                 result.close()
-            raise  # counted as the subscriber's failure: an async one needs an event loop
+            raise  # counted as the subscriber's failure: an async subscriber needs an event loop
         future = asyncio.ensure_future(result, loop=loop)
         self._pending.add(future)
 
@@ -176,7 +176,7 @@ class Bus:
         log.warning("subscriber to %r failed (%d times so far): %r", subscription.pattern, subscription.failures, error)
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """What happened in this process since it started, by queue."""
+        """Counts the events of this process since its start, by queue and type."""
         by_queue: dict[str, dict[str, int]] = {}
         for (queue, type), number in self.counts.items():
             by_queue.setdefault(queue, {})[type] = number

@@ -1,4 +1,4 @@
-"""How much a worker may take on: in all, per queue, per agent, per second."""
+"""Computes how many jobs a worker may claim: in all, per queue, per agent, per second."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from redrive.engine.breakers import downstream_of
 from redrive.http.policy import HTTP_TASK
 
 SHARE = 100
-"""The least a claim asks for, where so much is free."""
+"""The least number of jobs that a claim asks for, where so many slots are free."""
 DELIVERIES = frozenset({HTTP_TASK})
 OTHERS = ""
-"""Stands for jobs of which is not known what they call."""
+"""The name for the downstream of jobs whose downstream is not known."""
 
 
 class Slots:
-    """Counts what runs and says what is wanted next."""
+    """Counts the running jobs and computes what to claim next."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Slots:
         self._by_agent: Counter[str] = Counter()
         self._by_downstream: Counter[str] = Counter()
         self._hosts: dict[tuple[str, str | None], str | None] = {}
-        """What the deliveries that run call."""
+        """The host that each running delivery calls, by the job's id and token."""
         self.known_queues: frozenset[str] = frozenset()
-        """Queues this worker may claim besides those it has claimed: of its tasks, and of jobs in the store."""
+        """Queues that this worker may claim besides those of its running jobs: of its tasks, of jobs in the store."""
         self.calls: Mapping[str, str] = {}
-        """The `downstream=` of each task that gives it as a name."""
+        """The `downstream=` of each task whose `downstream=` is a name."""
         self.known_hosts: frozenset[str] = frozenset()
-        """Where deliveries in the store go."""
+        """The hosts that deliveries in the store call."""
         self._starts: dict[str, deque[float]] = {}
         self.running = 0
         self.share = max(SHARE, total // 2)
-        """How many to claim at once: a part of all, so that the store works on the next while these run."""
+        """How many jobs to claim at once: a part of all, so that the store works on the next while these jobs run."""
 
     @property
     def free(self) -> int:
@@ -85,7 +85,7 @@ class Slots:
             del self._by_downstream[called]
 
     def _host_of(self, job: Job, number: int) -> str | None:
-        """Where a delivery goes, read when it starts and remembered while it runs."""
+        """Returns the host of a delivery, read when the delivery starts and kept while it runs."""
         key = job.id, job.token
         if number < 0:
             return self._hosts.pop(key, None)
@@ -101,7 +101,7 @@ class Slots:
         *,
         synced: bool = False,
     ) -> Wanted:
-        """What can be taken now, within every limit of this process and what the store must count itself."""
+        """Computes what a claim may take now: every limit of this process, and the limits that the store must count."""
         room: dict[str, int] = {}
         limits: dict[str, int] = {}
         rates: dict[str, Rate] = {}
@@ -136,7 +136,7 @@ class Slots:
         )
 
     def _bulkheads(self, policies: Mapping[str, Policy]) -> Bulkheads | None:
-        """What one queue or downstream may not take; None where nothing else could need it."""
+        """Makes the slots that one queue or downstream may not take; None where no other could need them."""
         if self.total < 2:
             return None
         queues = make_share(self.total, self.claimable, dict(self._by_queue))
@@ -149,11 +149,11 @@ class Slots:
 
     @property
     def claimable(self) -> frozenset[str]:
-        """The queues this worker may claim, as far as it knows."""
+        """The queues that this worker may claim, as far as the worker knows."""
         return self.queues if self.queues is not None else self.known_queues.union(self._by_queue)
 
     def _called(self) -> set[str]:
-        """What its jobs call, as far as that is known before they start; what is not known counts as one more."""
+        """Names the downstreams of the worker's jobs, as far as known before they start; OTHERS for unknown ones."""
         names = {*self.calls.values(), *self._by_downstream, *self.known_hosts}
         return names | {OTHERS} if names and self.tasks - self.calls.keys() - DELIVERIES else names
 
@@ -169,7 +169,7 @@ class Slots:
         return rate.count - len(starts)
 
     def rate_pause(self, policies: Mapping[str, Policy], now: float) -> float | None:
-        """Seconds until a rate-limited queue of this process may start another job."""
+        """Computes the seconds until a rate-limited queue of this process may start another job."""
         waits = [
             starts[0] + rate.per - now
             for queue, starts in self._starts.items()

@@ -1,4 +1,4 @@
-"""Time and chance, in one place, so that everything else can be told what time it is."""
+"""Provides time and random numbers in one place, so that tests can replace both."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """What the runtime knows of time."""
+    """The source of time and random numbers for the runtime."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Returns the seconds since the epoch."""
 
     def monotonic(self) -> float:
-        """Seconds that never jump."""
+        """Returns the seconds of a clock that never jumps."""
 
     def chance(self) -> float:
-        """A number in [0, 1)."""
+        """Returns a random number in [0, 1)."""
 
 
 class SystemClock:
-    """The system's clock. Leases and pauses are measured on the steady one; only due times follow the wall clock.
+    """The system's clocks. Leases and pauses are measured on the steady clock; only due times follow the wall clock.
 
     When the wall clock goes back, the scheduler gives jobs that were stamped in the future their delay anew.
     """
@@ -40,12 +40,12 @@ class SystemClock:
         return random.random()
 
     def uptime(self) -> float:
-        """Seconds since the machine started, those of its sleep included: a laptop that slept has not jumped."""
+        """Returns the seconds since the machine started, sleep included: a laptop that slept has not jumped."""
         kind = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
         return time.monotonic() if kind is None else time.clock_gettime(kind)
 
     def boot(self) -> str | None:
-        """Names the start of the machine, where the system has a name for it."""
+        """Returns the id of this boot of the machine, where the system has one."""
         return _boot_id()
 
 

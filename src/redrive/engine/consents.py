@@ -1,4 +1,4 @@
-"""Consent at work: grants are looked up before a job runs; where there is none it is held, and somebody is asked."""
+"""Looks up the grants of a session before a job runs; a job without a grant is held, and people are asked."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PAGE: Final = 500
 
 
 def make_consent_hold(session: str) -> str:
-    """What a job is held for that needs a session's consent."""
+    """Makes the `held_for` of a job that needs a session's consent."""
     return f"{HELD_FOR}{session}"
 
 
 def quote_session(session: str) -> str:
-    """A session as the first part of a document's key: none is the beginning of another."""
+    """Quotes a session as the first part of a document's key, so that no session's keys begin with those of another."""
     return quote(session, safe="")
 
 
@@ -49,12 +49,12 @@ class Consents:
         return [kept.value for kept in grants if kept.value.session_id == session_id]
 
     async def forget(self, session_id: str) -> None:
-        """Drop all that an erased session has agreed to."""
+        """Drops all grants of an erased session."""
         puts = [GRANT.drop(make_grant_key(grant)) for grant in await self.of(session_id)]
         await commit_in_parts(self._store, puts, what="the session's grants were erased")
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
-        """Held where the session that asked for the job has not agreed to it as it now is."""
+        """Holds a job unless the session that asked for the job has granted the job as it now is."""
         if not handler.consent or await self.covers(job, handler):
             return None
         session, now, id = job.session_id or NO_SESSION, self._clock.now(), job.short_id
@@ -69,12 +69,12 @@ class Consents:
         )
 
     async def covers(self, job: Job, handler: Handler) -> bool:
-        """Whether something that the job's session granted covers the job as it is now."""
+        """Tells whether a grant of the job's session covers the job as it is now."""
         grants = await self.of(job.session_id or NO_SESSION)
         return find_grant(grants, _wish(job, handler), self._clock.now()) is not None
 
     async def overlooked(self, registry: Registry) -> AsyncIterator[Job]:
-        """Jobs held for a consent that is there: given while they were being held, or by one that died then."""
+        """Finds jobs held for a consent that exists, granted during the hold or by a process that died right after."""
         held = Filter(states=(State.held,), because="consent")
         for (whose,) in await self._store.count(held, by=("held_for",)):
             grants = await self.of((whose or "").removeprefix(HELD_FOR))

@@ -1,7 +1,7 @@
-"""What a running task sees: its job, steps that are remembered, effects that happen once.
+"""Defines the context of a running task: its job, steps that are remembered, effects that happen once.
 
-`step` and `once` are written once, as steps (`engine/steps.py`); an async and a blocking driver answer. They work on
-the AttemptState, so that users see nothing of the engine in their context.
+`step` and `once` are written once, as steps (`engine/steps.py`), which an async and a blocking driver answer. Both
+work on the AttemptState, so that users see nothing of the engine in their context.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Held(Signal):
-    """The attempt must stop and wait for a person."""
+    """Signal that the attempt must stop and wait for a person."""
 
     def __init__(self, because: str, why: str, recommendation: str, held_for: str | None = None) -> None:
         super().__init__(why)
@@ -52,15 +52,15 @@ class Held(Signal):
 
 
 class LeaseLost(Signal):
-    """The job belongs to another worker by now, so the store refuses what this attempt still writes."""
+    """Signal that the job no longer belongs to this worker, so the store refuses what this attempt still writes."""
 
 
 ABSENT: Final = object()
-"""The verifier did not find the effect. Not None: a result that was found may be null."""
+"""Marks an effect that the verifier did not find. Not None, because a result that was found may be null."""
 NOBODY: Final = ""
-"""A task runs for no session: what it enqueues has none, whatever the process is called."""
+"""Marks a task that runs for no session: jobs that it enqueues have no session, not the one of the process."""
 session_of: ContextVar[str | None] = ContextVar("redrive_session", default=None)
-"""The session on whose behalf this runs: the one that asked for the job, also in a replay long after."""
+"""The session on whose behalf the task runs: the session that asked for the job, also in a replay long after."""
 
 
 def current() -> Context | BlockingContext:
@@ -72,7 +72,7 @@ def current() -> Context | BlockingContext:
 
 
 def context_of(state: AttemptState) -> Context | BlockingContext:
-    """Give the task's context, made at the first call: most tasks never ask for one."""
+    """Returns the task's context, made at the first call because most tasks never ask for one."""
     context: Context | BlockingContext | None = state.context
     if context is None:
         context = state.context = Context(state) if state.handler.is_async else BlockingContext(state)
@@ -80,7 +80,7 @@ def context_of(state: AttemptState) -> Context | BlockingContext:
 
 
 class _Shared:
-    """What both kinds of context show."""
+    """The members that both kinds of context share."""
 
     def __init__(self, state: AttemptState) -> None:
         self.job: Final = state.stored or state.job
@@ -223,7 +223,7 @@ def perform_once_again(
 
 
 def _verify_effect(state: AttemptState, name: str, key: str, verify: Callable[[str], Any]) -> Steps:
-    """Ask the verifier about an open intent. A value means landed, None or False absent, an error still unknown."""
+    """Asks the verifier about an open intent. A value means landed, None or False absent, an error still unknown."""
     try:
         result = yield Call(verify, key)
         seen = is_seen(result)
@@ -256,7 +256,7 @@ def _record_landed(state: AttemptState, name: str, key: str, value: object, note
 async def record_effect(
     state: AttemptState, name: str, key: str, status: Status, result: Json = None, note: str | None = None
 ) -> None:
-    """Write how far an effect of the job has come."""
+    """Writes the status of an effect of the job."""
     job = state.job
     effect = EffectRecord(name, key, status, state.clock.now(), job.run, job.agent, result, note)
     await _write(state, put_effect(job.id, effect))
@@ -265,7 +265,7 @@ async def record_effect(
 def _ask_approval(
     state: AttemptState, words: str, details: dict[str, Json] | None, expires: float | timedelta | None
 ) -> Steps:
-    """Ask once per input: an edited job asks anew. Everybody who may answer reads it, so it holds no secrets."""
+    """Asks once per input: an edited job asks anew. All who may answer read the question, so secrets are redacted."""
     if not words.strip():
         raise ValueError("an approval needs a question")
     span = expires.total_seconds() if isinstance(expires, timedelta) else expires
@@ -316,7 +316,7 @@ def _waits_for_answer(job: Job, words: str, key: str) -> Held:
     )
 
 
-# ---- what tasks get
+# ---- the contexts that tasks get
 
 
 class Context(_Shared):
@@ -415,7 +415,7 @@ class BlockingContext(_Shared):
         return drive_blocking(steps, self._answer)
 
     def _answer(self, want: Ask | Call) -> Any:
-        """Answer what a step wants. A coroutine that a function gave back runs on the event loop."""
+        """Answers a request of a step. A coroutine that a function returned runs on the event loop."""
         if isinstance(want, Ask):
             return self._wait(want.awaitable)
         value = want()
@@ -423,7 +423,7 @@ class BlockingContext(_Shared):
 
 
 def _runs_on(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this runs on that event loop, which then cannot be waited for."""
+    """Tells whether the caller runs on that event loop: then waiting for the loop would block it forever."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

@@ -15,7 +15,7 @@ RECENT: Final = "recent"
 
 
 async def note_version(store: Store, version: str, at: float) -> None:
-    """Writes down a version that was not seen before; a known one costs a read."""
+    """Records a version that was not seen before; a known version costs only a read."""
     await DEPLOYS.update(store, RECENT, lambda known: _add_version(known, version, at))
 
 
@@ -25,7 +25,7 @@ def _add_version(known: tuple[Deploy, ...] | None, version: str, at: float) -> t
 
 
 async def read_last_deploy(store: Store) -> Deploy | None:
-    """The last deploy. A worker that only delivers HTTP requests, beside a dashboard, is no part of the application."""
+    """Finds the last deploy. A worker that only delivers HTTP requests, beside a dashboard, is not the application."""
     kept = await DEPLOYS.get(store, RECENT)
     workers = [one.value for one in await WORKER.all(store)]
     starts = [said.since for said in workers if said.since is not None and said.tasks - DELIVERIES]
@@ -33,6 +33,6 @@ async def read_last_deploy(store: Store) -> Deploy | None:
 
 
 async def _read_last_arrival(store: Store) -> list[float]:
-    """When a worker last came, where none lives."""
+    """Reads the time at which a worker last arrived, for a store without live workers."""
     kept = await ROSTER.get(store, EVERYBODY)
     return [kept.value] if kept is not None and kept.value > 0 else []

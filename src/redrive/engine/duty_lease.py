@@ -1,4 +1,4 @@
-"""Decides which process of a store does a duty that only one of them should do, by a lease document."""
+"""Decides by a lease document which process of a store does a duty that only one process should do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from redrive.core.store import Store
 from redrive.engine.clock import Clock
 
 LEASE: Final = 30.0
-"""Seconds for which a process has a duty. Renewed when a third of them is left."""
+"""Seconds for which a process has a duty. The process renews the lease when a third of the seconds is left."""
 
 
 async def take_duty(store: Store, clock: Clock, name: str) -> bool:
-    """Whether the duty is this process's now. Takes it where its holder ended, or has not renewed it."""
+    """Tells whether this process has the duty now; takes a duty whose holder ended or did not renew the lease."""
     me, now = await store.process(), clock.now()
     kept = await DUTY.get(store, name)
     duty = kept.value if kept is not None else None
@@ -27,14 +27,14 @@ async def take_duty(store: Store, clock: Clock, name: str) -> bool:
 
 
 async def release_duty(store: Store, name: str) -> None:
-    """Leave a duty of this process to the others at once."""
+    """Gives up a duty of this process, so that another process can take the duty at once."""
     kept = await DUTY.get(store, name)
     if kept is not None and kept.value.holder == await store.process():
         await try_commit(store, puts=[DUTY.drop(name, kept.version)], what=f"duty {name} was left to others")
 
 
 async def _is_free(store: Store, duty: DutyHolder, now: float) -> bool:
-    """A time further ahead than any lease was written by a clock that was wrong."""
+    """Tells whether a duty can be taken. An end further ahead than any lease came from a wrong clock and is ignored."""
     if not 0 < duty.until - now <= LEASE:
         return True
     return (await store.ended([duty.holder])).get(duty.holder, False)

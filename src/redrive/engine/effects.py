@@ -1,4 +1,4 @@
-"""The effects of `ctx.once` as the store keeps them: a document each, under the job's id and the effect's name."""
+"""Reads and writes the effects of `ctx.once`: a document each, under the job's id and the effect's name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from redrive.failures.safe_getattr import attribute
 
 
 async def read_effects(store: Store, job_id: str | None = None) -> list[EffectRecord]:
-    """Of one job, or of all."""
+    """Reads the effects of one job, or of all jobs."""
     return [document.value for document in await EFFECT.all(store, "" if job_id is None else _key(job_id))]
 
 
 async def read_effect(store: Store, job_id: str, name: str) -> EffectRecord | None:
-    """What is known of this one; None where it was never begun."""
+    """Reads the record of one effect; None where the effect was never begun."""
     known = await EFFECT.get(store, _key(job_id, name))
     return known.value if known is not None else None
 
@@ -30,17 +30,17 @@ def put_effect(job_id: str, effect: EffectRecord) -> Put:
 
 
 def drop_effect(job_id: str, name: str) -> Put:
-    """As if it had never been begun: the next run does it."""
+    """Makes the put that drops an effect's record, so that the next run performs the effect."""
     return EFFECT.drop(_key(job_id, name))
 
 
 def _key(job_id: str, name: str = "") -> str:
-    """Without a name, what those of all its effects begin with."""
+    """Makes the key of an effect; without a name, the prefix of the keys of all effects of the job."""
     return f"{job_id}/{name}"
 
 
 def judge(error: Exception) -> tuple[Status, str]:
-    """Says whether an error out of an effect proves that nothing happened outside, and what it said."""
+    """Tells whether an error from an effect proves that nothing happened outside, with the summary of the error."""
     failure = capture(error)
     absent = proves_absent(failure) and not was_redirected(error)
     return "absent" if absent else "unknown", failure.summary[:500]
@@ -48,12 +48,12 @@ def judge(error: Exception) -> tuple[Status, str]:
 
 _CHAIN: Final = 5
 _DONE_THERE: Final = frozenset({301, 302, 303})
-"""Answers after which the next request is a GET: look there. After 307 and 308 the same request is made again."""
+"""Statuses that redirect to a GET, so the first request was done. After 307 and 308 the same request is repeated."""
 _CLIENTS: Final = ("httpx", "requests.", "aiohttp.")
 
 
 def was_redirected(error: BaseException) -> bool:
-    """By the history of the answer; where there was no answer, by what the client library had at hand as it failed."""
+    """Tells whether a redirect to a GET preceded an error, by the response's history, else by the client's locals."""
     return any(_answers(_history(each)) or _answers(_at_hand(each)) for each in islice(_chain(error), _CHAIN))
 
 
@@ -64,7 +64,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _history(error: BaseException) -> object:
-    """httpx and requests keep it with the response, aiohttp with the error."""
+    """Returns the redirect history, which httpx and requests keep with the response, aiohttp with the error."""
     return attribute(attribute(error, "response"), "history") or attribute(error, "history")
 
 
@@ -80,5 +80,5 @@ def _answers(history: object) -> bool:
 
 
 def _status(answer: object) -> object:
-    """`status_code` of httpx and requests, `status` of aiohttp."""
+    """Returns the status of a response: `status_code` of httpx and requests, `status` of aiohttp."""
     return attribute(answer, "status_code") or attribute(answer, "status")

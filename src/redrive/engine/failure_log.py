@@ -1,4 +1,4 @@
-"""A line for every failed attempt, but not ten thousand of the same: a flood is its first lines and a number."""
+"""Logs a line for every failed attempt; of a flood of the same failure, only the first lines and a number."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from redrive.retries.decision import Case, Decision
 
 log = logging.getLogger("redrive.attempt")
 LINES: Final = 20
-"""So many failures of one group are written one by one."""
+"""How many failures of one group are logged one by one."""
 SECONDS: Final = 1.0
-"""After so long the others are told as a number, and the next are written again."""
+"""Seconds after which the other failures are logged as a number, and the next ones line by line again."""
 EXPECTED: Final = "redrive_expected"
-"""On records of failures that heal by themselves: our own log prints them in one line, without the traceback."""
+"""The mark of log records of transient failures: our own log prints these in one line, without the traceback."""
 Kind = tuple[str, type[Decision]]
-"""A group of failures, and what is done about them."""
+"""A group of failures, and the kind of decision on them."""
 
 
 class FailureLogger:
-    """What the attempts of this process say when they fail. Each of them is in the store besides."""
+    """The log of failed attempts in this process. The store keeps every failure as well."""
 
     def __init__(self) -> None:
         self._until = float("-inf")
         self._failures: dict[Kind, int] = {}
         self._unwritten: dict[Kind, Case] = {}
-        """The latest of those that are beyond the lines; it stands for them all."""
+        """The latest failure beyond LINES of each kind, which represents the others."""
 
     def failed(self, case: Case, decision: Decision, group: str, error: BaseException | None = None) -> None:
-        """Log one failed attempt, with its exception for those who collect them (Sentry, Logfire)."""
+        """Logs one failed attempt, with its exception for collectors of exceptions (Sentry, Logfire)."""
         self._turn_over()
         kind = (group, type(decision))
         seen = self._failures.get(kind, 0)
@@ -61,7 +61,7 @@ class FailureLogger:
             asyncio.get_running_loop().call_later(SECONDS, self.sum_up)
 
     def sum_up(self) -> None:
-        """How many there were beyond the lines. Also said when the work here ends: nothing is left untold."""
+        """Logs the number of failures beyond LINES. Also called when the work in this process ends, so none is lost."""
         for (group, decided), case in self._unwritten.items():
             number = self._failures[group, decided] - LINES
             log.warning(
@@ -77,15 +77,15 @@ class FailureLogger:
 
 
 def make_loggable(error: BaseException | None, failure: Failure) -> BaseException | None:
-    """The exception itself where nothing in it looks like a secret; else one that says the same with secrets masked."""
+    """Returns the exception where nothing in it looks like a secret; else a copy with the secrets masked."""
     if error is None:
         return None
-    text = "".join(traceback.format_exception(error))  # it survives exceptions whose own methods raise
+    text = "".join(traceback.format_exception(error))  # this call survives exceptions whose own methods raise
     return error if redact_text(text) == text else _mask_error(error, failure)
 
 
 def _mask_error(error: BaseException | None, failure: Failure) -> BaseException:
-    """An exception of the same name, with the message that the failure keeps and the same traceback."""
+    """Makes an exception of the same name and traceback, with the message that the failure keeps."""
     module, _, name = (failure.types[0] if failure.types else failure.kind).rpartition(".")
     made: BaseException = type(name, (Exception,), {"__module__": module})(failure.message)
     if failure.cause is not None:

@@ -1,4 +1,4 @@
-"""A worker's heartbeats, from a thread with an event loop of its own, so that a blocked loop does not lose leases."""
+"""Sends a worker's heartbeats from a separate thread and event loop, so that a blocked loop does not lose leases."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from redrive.errors import StoreFailed
 
 log = logging.getLogger("redrive.worker")
 BEAT_SECONDS = 5.0
-"""How often a running job's lease is renewed at the latest; also how soon a cancelled job is noticed."""
+"""The longest time between two renewals of a running job's lease; also how soon a cancelled job is noticed."""
 PULSE_SECONDS = 1.0
 BLOCKED_AFTER = 5.0
 DEAF_AFTER = 2.0
-"""An event loop that has not answered for so long is given nothing new to do."""
+"""Seconds without an answer after which an event loop gets no new work."""
 
 Named = Callable[[asyncio.Task[Any]], tuple[str, str | None]]
-"""The name of a task of the event loop, and the id of the job that it runs."""
+"""Names a task of the event loop, and the id of the job that the task runs."""
 
 
 class LoopHelper(Protocol):
     """Acts for a worker while its event loop is blocked; called in the thread of its heartbeats."""
 
     async def act(self, silent: float, blocked: BlockedLoop | None, *, told: bool) -> None:
-        """The loop has been silent for so long, and by what; `told`: for long enough to say so."""
+        """Acts on a loop that was silent for some seconds, and what blocks the loop; `told`: the block was logged."""
 
     def ended(self) -> None:
-        """The loop answers again; called on that loop."""
+        """Notes that the loop answers again; called on that loop."""
 
 
 class Heartbeats:
-    """Renews the leases of what runs, tells which were lost, and notices when the event loop stands still."""
+    """Renews the leases of running jobs, reports lost leases, and notices when the event loop is blocked."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class Heartbeats:
         self._now = now
         self._stopping = threading.Event()
         self._asked = False
-        """Whether the event loop was asked for a sign of life that it has not given."""
+        """True while the event loop owes an answer."""
         self._looked = 0.0
         self.silent = 0.0
-        """For how many seconds the event loop has not answered while this thread went on: a freeze is not a block."""
+        """Seconds for which the event loop has not answered while this thread ran: a frozen process is not a block."""
         self._blocked: BlockedLoop | None = None
         self._beaten: dict[tuple[str, str | None], float] = {}
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="redrive-heart", daemon=True)
 
     @property
     def blocked(self) -> str | None:
-        """The name of the task that blocks the event loop now, if one does."""
+        """The name of the task that blocks the event loop now; None where the loop is not blocked."""
         return str(self._blocked) if self._blocked is not None else None
 
     def hears(self) -> bool:
-        """Whether the event loop would notice soon what it is given."""
+        """Tells whether the event loop would soon notice new work."""
         return self.silent < DEAF_AFTER
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Heartbeats:
             try:
                 await self._round()
             except StoreFailed:
-                return  # no lease can be kept any more; the worker's own loop tells
+                return  # no lease can be renewed any more; the worker's own loop reports the error
             except Exception:
                 log.warning("heartbeat failed and will be repeated", exc_info=True)
             await self._pause(min([PULSE_SECONDS, *(_interval(job) / 2 for job in self._running())]))
@@ -99,7 +99,7 @@ class Heartbeats:
         await asyncio.get_running_loop().run_in_executor(None, self._stopping.wait, seconds)
 
     async def _round(self) -> None:
-        """Renews leases, then looks after the event loop, also where a renewal failed."""
+        """Renews leases, then checks the event loop, also where a renewal failed."""
         try:
             await self._beat()
         finally:
@@ -118,7 +118,7 @@ class Heartbeats:
             self._tell(self._lost, lease)
 
     async def _look(self) -> None:
-        """Ask the worker's loop to answer; if it does not for long, say which task keeps it."""
+        """Asks the worker's loop to answer; if the loop stays silent, reports the task that blocks the loop."""
         now, before = time.monotonic(), self._looked
         self._looked = now
         if self._asked:
@@ -150,7 +150,7 @@ class Heartbeats:
                 self._helps.ended()
 
     def culprit(self) -> BlockedLoop:
-        """What the event loop is busy with."""
+        """Finds the task that occupies the event loop."""
         task = asyncio.current_task(self._loop)
         name, job_id = self._named(task) if task is not None else ("something outside redrive's tasks", None)
         return BlockedLoop(name, job_id, self._now() - self.silent)
@@ -159,7 +159,7 @@ class Heartbeats:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            self._stopping.set()  # the loop is closed: nobody is left to tell
+            self._stopping.set()  # the loop is closed and cannot be called any more
 
 
 def _run(job: Job) -> tuple[str, str | None]:
