@@ -1,1 +1,1 @@
-"""Decides what to do about a cause: wait, change something, hand over or stop. Pure."""
+"""Decides what to do about a cause of failure: wait, change the input, hand over to a person or stop. Pure."""

@@ -1,9 +1,9 @@
-"""Circuit breakers as values: what opens one, who may probe it, when its jobs come back.
+"""Defines circuit breakers as values: what opens a breaker, which job probes, when the parked jobs come back.
 
-A breaker stands for one thing that is called: a host, a model, a name the task gives, or an error group.
-While it is open its jobs are parked where everybody sees them and burn no attempt. One job at a time probes.
+A breaker stands for one downstream: a host, a model, a name the task gives, or an error group. While the breaker is
+open, its jobs are parked visibly and use no attempt. One job at a time probes.
 
-A rate limit that says when it ends opens one at once, until then, so that other jobs do not run into the limit.
+A rate limit with an end time opens a breaker at once until that time, so that other jobs do not run into the limit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from redrive.core.job import At, Cause, Failure, Job, iso
 from redrive.failures.classify.classes import package_of
 
 OPENING: Final = frozenset({"network", "timeout", "server_error", "rate_limited", "provider_overloaded", "contention"})
-"""Causes that say something about what was called, rather than about the job."""
+"""Causes that say something about the downstream rather than about the job."""
 LONGEST_PAUSE: Final = 300.0
 FASTEST_RELEASE: Final = 1000.0
 PROBE_LASTS: Final = 900.0
-"""A probe of which nothing was heard for so long no longer counts."""
+"""Seconds without news after which a probe no longer counts."""
 LIMITING: Final = frozenset({403, 429})
-"""Statuses by which a server says that everybody with this credential must wait."""
+"""Statuses by which a server says that all callers with this credential must wait."""
 PROVIDERS: Final = {
     "anthropic": "anthropic",
     "openai": "openai",
@@ -37,7 +37,7 @@ PROVIDERS: Final = {
     "github": "github",
     "githubkit": "github",
 }
-"""Packages that call one provider and nothing else, each with its name."""
+"""Packages that call one provider only, each with the provider's name."""
 
 Verdict = Literal["run", "probe", "park"]
 
@@ -49,28 +49,28 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
     state: Literal["open", "half_open", "closed"]
     cause: str
     since: At
-    """When it was opened, or closed."""
+    """When the breaker was opened, or closed."""
     pause: float
     """Seconds between the last failed probe and the next."""
     until: At
-    """No probe before this."""
+    """The earliest time of the next probe."""
     release: float
-    """Jobs released per second after it closed; doubles while nothing fails."""
+    """Jobs released per second after the breaker closed; doubles while nothing fails."""
     probe: str | None = None
-    """The job that is trying."""
+    """The job that probes."""
     probes: int = 0
     job: str | None = None
     """The job that failed last."""
     error: str = ""
-    """What that job's failure said: never kept here, only shown, so that it is erased in one place."""
+    """The failure message of `job`: only shown, never stored here, so that the message is erased in one place."""
     asked: float = 0.0
-    """Seconds for which what is called asked to be left alone, from `since` on; 0 where it is down instead."""
+    """Seconds from `since` on for which the downstream asked callers to wait; 0 if the downstream is down instead."""
     callers: tuple[str, ...] = ()
-    """Tasks, each with the model of its job, that are known to call nothing else."""
+    """Tasks, each with the model of its job, that are known to call only this downstream."""
 
     @property
     def down(self) -> bool:
-        """Not known to answer; that a single job is trying does not change it."""
+        """Whether the downstream is not known to answer; a probe under way does not change this."""
         return self.state != "closed"
 
 
@@ -92,9 +92,9 @@ def leave_alone(
     release: float,
     before: Breaker | None = None,
 ) -> Breaker:
-    """Opens a breaker until the time that was asked for, or puts off the end of one that is open.
+    """Open a breaker until the time that the downstream asked for, or extend an open breaker.
 
-    It stays as it is where that makes no difference, or where another job is looking at this moment.
+    The breaker stays unchanged if the time makes no difference, or if another job is probing.
     """
     callers = before.callers if before is not None else ()
     callers = tuple(sorted({*callers, caller_of(job)})) if calls_one_provider(failure) else callers
@@ -118,26 +118,25 @@ def leave_alone(
 
 
 def with_error(breaker: Breaker, job: Job | None) -> Breaker:
-    """Fills in what the last failure said, as far as its job still says it."""
+    """Fill in the message of the last failure if its job still has the message."""
     failures = [attempt.failure for attempt in job.history if attempt.failure is not None] if job is not None else []
     return msgspec.structs.replace(breaker, error=failures[-1].summary[:300] if failures else "")
 
 
 def verdict(breaker: Breaker, job_id: str, now: float) -> Verdict:
-    """What a job that calls the same thing does when it is claimed."""
+    """Decide whether a claimed job that calls the breaker's downstream runs, probes or is parked."""
     if breaker.state == "closed" or breaker.probe == job_id:
         return "run"
     return "park" if waits(breaker, now) else "probe"
 
 
 def waits(breaker: Breaker, now: float) -> bool:
-    """Tells whether a breaker waits for its time. A time further ahead than any pause comes from a wrong clock and does
-    not count."""
+    """Return whether a breaker waits for its time. A time further ahead than any pause is a clock error: ignored."""
     return 0 < breaker.until - now <= max(breaker.pause, PROBE_LASTS, breaker.asked)
 
 
 def begin_probe(breaker: Breaker, job_id: str, now: float) -> Breaker:
-    """This job tries, alone."""
+    """Make this job the only probe of the breaker."""
     return msgspec.structs.replace(
         breaker, state="half_open", probe=job_id, probes=breaker.probes + 1, until=now + PROBE_LASTS
     )
@@ -151,25 +150,25 @@ def fail_probe(breaker: Breaker, job_id: str, now: float) -> Breaker:
 
 
 def reopen(breaker: Breaker, now: float) -> Breaker:
-    """The probe told nothing: the next may go at once, or when the time that was asked for is over."""
+    """Reopen the breaker after a probe without a result: the next goes at once, or after the requested wait."""
     until = max(now, min(breaker.since, now) + breaker.asked)
     return msgspec.structs.replace(breaker, state="open", probe=None, until=until)
 
 
 def shows_recovery(breaker: Breaker, job: Job) -> bool:
-    """Whether a success of the job shows that it answers again. What was under way when it asked to be left alone
-    shows nothing: a limit lets through what began before."""
+    """Return whether a success of the job shows that the downstream answers again. A call that began before a rate
+    limit shows nothing: a limit lets such calls through."""
     return not breaker.asked or breaker.probe == job.id or (job.started_at or 0.0) > breaker.since
 
 
 def opens(failure: Failure, cause: Cause) -> bool:
-    """Say whether a failure counts against what was called. A conflict with a status, as 409 is, does not: a service
-    that answers so is there, and only one of its objects is taken."""
+    """Return whether a failure counts against the downstream. A conflict with a status, such as 409, does not: the
+    service answers, and only one of its objects is taken."""
     return cause.detail in OPENING and not (cause.detail == "contention" and failure.status is not None)
 
 
 def shows_answer(failure: Failure, cause: Cause) -> bool:
-    """Whether a failure proves that what was called is there: it sent a status or a code, or a model's output."""
+    """Return whether a failure proves that the downstream is up: it has a status, a code or a model's output."""
     if failure.kind == "signal":
         return False
     if cause.category == "conditional" or failure.status is not None:
@@ -178,7 +177,7 @@ def shows_answer(failure: Failure, cause: Cause) -> bool:
 
 
 def from_elsewhere(key: str, failure: Failure) -> bool:
-    """Whether an answer is known to come from another host or provider than the one that this breaker stands for."""
+    """Return whether an answer is known to come from another host or provider than the breaker's."""
     kind, _, name = key.partition(":")
     host, provider = first_host(failure), provider_of(failure)
     if kind == "host" and host is not None:
@@ -191,43 +190,43 @@ def from_elsewhere(key: str, failure: Failure) -> bool:
 
 
 def close_breaker(breaker: Breaker, now: float) -> Breaker:
-    """Closes a breaker: parked jobs are released from now on, at a bounded rate."""
+    """Close a breaker: parked jobs are released from now on, at a bounded rate."""
     return msgspec.structs.replace(breaker, state="closed", probe=None, since=now, asked=0.0, callers=())
 
 
 def release_parked(breaker: Breaker, now: float) -> tuple[int, Breaker]:
-    """How many parked jobs may go by now, and the breaker after that: each round twice as fast, up to a bound."""
+    """Return how many parked jobs may run by now, and the new breaker: each round is twice as fast, up to a bound."""
     number, faster = compute_pace(breaker.release, breaker.since, now)
     return number, msgspec.structs.replace(breaker, since=now, release=faster)
 
 
 def compute_pace(release: float, since: float, now: float) -> tuple[int, float]:
-    """How many jobs a rate allows by now, and the rate of the next round: twice as fast, up to a bound."""
+    """Return how many jobs a rate allows by now, and the rate of the next round: twice as fast, up to a bound."""
     number = int(release * max(0.0, now - since))
     return min(number, int(FASTEST_RELEASE)), min(release * 2.0, FASTEST_RELEASE)
 
 
 def in_words(breaker: Breaker, parked: int) -> str:
-    """`host api.example.com:443 is down, 150 parked (network, since …)`."""
+    """Describe a breaker: `host api.example.com:443 is down, 150 parked (network, since …)`."""
     what = f"{name_of_key(breaker.key)} {describe_state(breaker)}"
     return f"{what}, {parked} parked ({breaker.cause}, since {iso(breaker.since)})"
 
 
 def describe_state(breaker: Breaker) -> str:
-    """What is the matter, as the rest of a sentence that begins with its name."""
+    """Describe the breaker's state as the rest of a sentence that begins with the breaker's name."""
     if not breaker.asked:
         return "is down"
     return f"asked to be left alone until {iso(breaker.since + breaker.asked)}"
 
 
 def name_of_key(key: str) -> str:
-    """A breaker's key as a sentence says it: `host:x:443` → `host x:443`."""
+    """Write a breaker's key for a sentence: `host:x:443` → `host x:443`."""
     kind, _, name = key.partition(":")
     return f"{kind} {name}" if kind in ("host", "model", "group", "provider") and name else key
 
 
 def host_of(url: str) -> str | None:
-    """The breaker of an HTTP request: its host and port."""
+    """Return the breaker key of an HTTP request: host and port."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
@@ -237,7 +236,7 @@ def host_of(url: str) -> str | None:
 
 
 def key_of(job: Job, *, downstream: str | None, failure: Failure | None, fingerprint: str | None) -> str | None:
-    """The breaker a job depends on: what it says that it calls, else what its last failure tells of it."""
+    """Return the key of a job's breaker: the declared downstream, else the model, else the failure's host or group."""
     if downstream is not None:
         return downstream
     if job.model is not None:
@@ -248,7 +247,7 @@ def key_of(job: Job, *, downstream: str | None, failure: Failure | None, fingerp
 
 
 def limited_key(downstream: str | None, failure: Failure | None) -> str | None:
-    """The breaker that a rate limit opens: what the task says that it calls, else the host, else the provider."""
+    """Return the key of the breaker that a rate limit opens: the declared downstream, else the host or provider."""
     if downstream is not None or failure is None:
         return downstream
     host = first_host(failure)
@@ -259,28 +258,28 @@ def limited_key(downstream: str | None, failure: Failure | None) -> str | None:
 
 
 def first_host(failure: Failure) -> str | None:
-    """The host that the failure, or one that it wraps, names."""
+    """Return the first host that the failure or a failure in its chain names."""
     return next((link.host for link in failure.chain() if link.host is not None), None)
 
 
 def provider_of(failure: Failure) -> str | None:
-    """Names the provider that the raising library calls, where it calls no other."""
+    """Return the provider that the raising library calls, if that library calls no other one."""
     packages = (package_of(name) for link in failure.chain() for name in link.types)
     return next((PROVIDERS[package] for package in packages if package in PROVIDERS), None)
 
 
 def calls_one_provider(failure: Failure) -> bool:
-    """Whether other jobs of the task call the same: a task asks one provider, and fetches pages from many hosts."""
+    """Return whether the task's other jobs call the same: a task asks one provider, but fetches from many hosts."""
     return provider_of(failure) is not None or any(link.model_call and link.host for link in failure.chain())
 
 
 def caller_of(job: Job) -> str:
-    """A task, and the model that its job is for."""
+    """Write a job's task, and its model if it has one."""
     return f"{job.task} {job.model}" if job.model is not None else job.task
 
 
 def wait_for_all(failure: Failure, cause: Cause, max_wait: float | None) -> float | None:
-    """Seconds for which a rate limit asks everybody to stay away, at most `max_wait`; None where it does not."""
+    """Return the seconds for which a rate limit tells all callers to wait, at most `max_wait`; None if it does not."""
     if cause.detail != "rate_limited" or not cause.retry_after:
         return None
     statuses = [link.status for link in failure.chain() if link.status is not None]
@@ -290,24 +289,24 @@ def wait_for_all(failure: Failure, cause: Cause, max_wait: float | None) -> floa
 
 
 def _has_spent(failure: Failure) -> bool:
-    """Whether a header says that nothing remains of a limit."""
+    """Return whether a header says that a limit is used up."""
     named = [value.strip() for name, value in failure.headers.items() if "limit" in name and "remaining" in name]
     return "0" in named
 
 
 class FailureCounts:
-    """Failures in a row of everything that a process calls. Its workers count together, one after the other too."""
+    """Counts of failures in a row for each downstream of a process, shared by its workers, also successive ones."""
 
     __slots__ = ("troubles", "windows")
 
     def __init__(self) -> None:
         self.windows: dict[str, Window] = {}
         self.troubles: dict[str, set[str]] = {}
-        """The groups that are counted for each task."""
+        """The error groups that are counted for each task."""
 
 
 class Window:
-    """Failures in a row of one thing that is called, by cause. A success ends the row."""
+    """Failures in a row of one downstream, by cause. A success ends the row."""
 
     __slots__ = ("_times",)
 
@@ -315,7 +314,7 @@ class Window:
         self._times: dict[str, list[float]] = {}
 
     def failed(self, cause: str, now: float, window: float) -> int:
-        """How many of this cause there are by now, inside the window."""
+        """Record a failure and return how many failures with this cause are inside the window."""
         times = [at for at in self._times.get(cause, ()) if at > now - window][-999:]
         self._times[cause] = [*times, now]
         return len(times) + 1

@@ -1,7 +1,7 @@
 """Decides which dead letters come back by themselves, when, and how often. Values only; deadletters/comebacks.py acts.
 
-A dead letter whose cause heals by waiting is not for a person yet. It waits in the delayed lane until `comes_back_at`
-and then gets a few more tries. After the last time of its table it moves to the manual lane.
+A dead letter whose cause heals by waiting needs no person yet: the job waits in the delayed lane until `comes_back_at`
+and then gets a few more tries. After the last comeback of the table the dead letter moves to the manual lane.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from redrive.retries.decision import Bury, Case
 from redrive.retries.remedies import another_rung
 
 TRIES: Final = 2
-"""Tries of one comeback, whatever `max_attempts` is."""
+"""Tries of one comeback, independent of `max_attempts`."""
 TRIES_OF_UNKNOWN: Final = 1
 CHANGED: Final = 2
-"""Comebacks of a failure that heals only if something changes."""
+"""Comebacks of a failure that only a change heals."""
 SPREAD: Final = 0.10
-"""Comebacks are spread by so much around their time, so that a group does not return in one moment."""
+"""The share of a comeback's delay by which comebacks are spread, so that a group does not return all at once."""
 RETURNING: Final = frozenset(
     {"attempts_exhausted", "not_known_to_heal", "changes_used_up", "context_overflow", "asked_to_wait"}
 )
 """Reasons of dead letters that may come back by themselves."""
 PROMISE: Final = "It comes back by itself in about"
 BY_ITSELF: Final = "redrive"
-"""Who acts where redrive itself brings a dead letter back."""
+"""The actor that is recorded when redrive itself brings a dead letter back."""
 
 
 def times_for(policy: Policy, category: str | None) -> Sequence[float]:
-    """Seconds after a death at which a dead letter of this category comes back; empty where it does not."""
+    """Return the seconds after its death at which a dead letter of this category comes back; empty if it does not."""
     times = policy.comebacks or ()
     match category:
         case "transient":
@@ -56,9 +56,9 @@ def tries_for(category: str | None) -> int:
 
 
 def plan_comeback(case: Case, decision: Bury) -> Bury:
-    """Adds the time at which the job comes back, or moves the dead letter to the manual lane."""
+    """Add the time at which the job comes back, or move the dead letter to the manual lane."""
     if case.sitting == "cycle" or case.job.queue.startswith(CYCLE) or decision.because == "crash_loop":
-        return decision  # a script's next cycle brings back its own; a crash loop has said when
+        return decision  # a script's next cycle brings its jobs back; a crash loop has its time already
     if not _may_return(case, decision):
         return _leave_to_person(decision, 0)
     times, used = times_for(case.policy, case.cause.category), case.job.comebacks
@@ -79,18 +79,18 @@ def plan_comeback(case: Case, decision: Bury) -> Bury:
 
 
 def without_promise(why: str) -> str:
-    """Why a job died, without the sentence that `planned` has added."""
+    """Return why a job died, without the sentence that `plan_comeback` has added."""
     before, promise, _ = why.rpartition(f" {PROMISE}")
     return before if promise else why
 
 
 def _not_before(case: Case, decision: Bury, at: float) -> float:
-    """A wait that was asked for is kept, also by the last of the attempts."""
+    """Return the comeback time, but not before the wait that the failure asked for is over."""
     return decision.comes_back_at or max(at, case.now + (case.cause.retry_after or 0.0))
 
 
 def _advice(case: Case, decision: Bury) -> str:
-    """Nothing to do, unless a person must do something before the comeback: renew a credential."""
+    """Return the advice "nothing to do", unless a person must act before the comeback, e.g. renew a credential."""
     if decision.comes_back_at is not None or case.cause.category == "permanent":
         return decision.recommendation
     return f"{COMES_BACK}{decision.recommendation}"
@@ -120,9 +120,9 @@ def _spread(seconds: float, chance: float) -> float:
 
 
 def next_time(job: Job, policy: Policy, now: float, chance: float) -> tuple[int, float] | None:
-    """The next place in its table whose time is still to come, and that time; None where there is none.
+    """Return the next place in the job's table of comebacks whose time is in the future, and that time, or None.
 
-    Times that passed while nothing ran are not made up for.
+    Comebacks whose time passed while no scheduler ran are skipped.
     """
     died = _died(job)
     for place, seconds in enumerate(times_for(policy, job.category)):
@@ -132,13 +132,13 @@ def next_time(job: Job, policy: Policy, now: float, chance: float) -> tuple[int,
 
 
 def _died(job: Job) -> float:
-    """When the job last died: its last attempt tells, because other moves write `updated_at`, too."""
+    """Return when the job last died: the end of its last attempt, because other moves write `updated_at`, too."""
     ended = job.history[-1].ended_at if job.history else None
     return ended if ended is not None else job.updated_at
 
 
 def in_words(seconds: float) -> str:
-    """`10 min`, `6 h`, `2 days`: as exactly as a person plans."""
+    """Write a duration roughly: `10 min`, `6 h`, `2 days`."""
     for unit, size, most in (("s", 1.0, 120.0), ("min", 60.0, 3600.0), ("h", 3600.0, 172_800.0)):
         if seconds < most:
             return f"{round(seconds / size)} {unit}"
@@ -146,7 +146,7 @@ def in_words(seconds: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """With the full stop that the message of an error mostly lacks."""
+    """Add a full stop to a text that lacks one, as most error messages do."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -154,65 +154,65 @@ def _times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
-# ---- a group's first one
+# ---- the first dead letter of a group
 
 
 class First(msgspec.Struct, frozen=True):
-    """The dead letter that went first of its group. While it is under way the others of the group wait."""
+    """The dead letter that came back first of its group. While that job is under way the others of the group wait."""
 
     job_id: str
     at: float
     fingerprint: str
     waits_for: str | None = None
     category: str | None = None
-    """What it had died of. One that heals by waiting asks for every group that waits for the same downstream."""
+    """The category of its cause. If transient, the job probes for all groups that wait for the same downstream."""
 
 
 FIRST: Final = Kind[First]("first_back", First)
-"""Under the group's key (`group_key`): the dead letter that went first of its group."""
+"""The dead letter that came back first of its group, under the group's key (`group_key`)."""
 
 
 class Answers(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What dead letters call answers again: those that died before `at` come back, at a bounded rate."""
+    """A downstream that answers again: its dead letters that died before `at` come back, at a bounded rate."""
 
     at: float
     since: float
-    """Up to when the rate has been used."""
+    """The time up to which the rate has been used."""
     release: float
     """Dead letters per second; doubles from round to round."""
     sure: bool = True
-    """False where only some job's success showed it: what was called may have answered all the time, and the dead
-    letters may fail for other reasons. Then only those come back that have waited for a while."""
+    """False if only the success of some job showed it: the downstream may never have been down, and the dead letters
+    may fail for other reasons. Then only dead letters that have waited for a while come back."""
 
 
 ANSWERS: Final = Kind[Answers]("answers", Answers)
-"""Under a breaker's key: what dead letters wait for answers again."""
+"""The record that the downstream of dead letters answers again, under the breaker's key."""
 
 
 def release_followers(answers: Answers, now: float) -> tuple[int, Answers]:
-    """How many of the others may follow by now, and what is kept after that."""
+    """Return how many of the other dead letters may come back by now, and the new record to store."""
     number, faster = compute_pace(answers.release, answers.since, now)
     return number, msgspec.structs.replace(answers, since=now, release=faster)
 
 
 def may_follow(job: Job, policy: Policy, now: float, *, sure: bool) -> bool:
-    """Whether a dead letter comes back before its time because what it calls answers others again."""
+    """Return whether a dead letter comes back early because its downstream answers other jobs again."""
     return asked_until(job) <= now and (sure or has_waited(job, policy, now))
 
 
 def asked_until(job: Job) -> float:
-    """Until when a dead letter was asked to wait as it died; 0 where nothing was asked.
+    """Return until when the last failure asked a dead letter to wait; 0 if the failure asked for no wait.
 
-    That others are answered does not shorten it: a limit may be of one account, one resource or one kind of request.
+    Answers to other jobs do not shorten that wait: a limit may be per account, resource or kind of request.
     """
     cause = job.history[-1].cause if job.history else None
     return _died(job) + cause.retry_after if cause is not None and cause.retry_after else 0.0
 
 
 def has_waited(job: Job, policy: Policy, now: float) -> bool:
-    """Whether a success elsewhere is news for a dead letter: a tenth of its time has passed since it died.
+    """Return whether a tenth of the comeback's delay has passed since the death, so that another job's success counts.
 
-    A job that fails by itself while others succeed would else use up its comebacks in a minute.
+    Otherwise a job that fails for its own reasons while others succeed would use up its comebacks in a minute.
     """
     times = times_for(policy, job.category)
     place = min(job.comebacks, len(times) - 1)
@@ -220,36 +220,36 @@ def has_waited(job: Job, policy: Policy, now: float) -> bool:
 
 
 def window_of_alike(policy: Policy, failed: Job) -> float:
-    """Seconds within which the times of two dead letters of a group count as one time, for the place just tried."""
+    """Return the seconds within which the comebacks of two dead letters of a group count as one, for the last place."""
     times = times_for(policy, failed.category)
     place = max(0, min(failed.comebacks, len(times)) - 1)
     return 2 * SPREAD * times[place] if times else 0.0
 
 
 def group_key(fingerprint: str, waits_for: str | None) -> str:
-    """Names a group together with what its jobs call: another host that fails alike is another matter."""
+    """Return the key of a group and its downstream: the same failure at another host is handled separately."""
     return f"{fingerprint}/{waits_for or ''}"
 
 
 def asks_for(first: First, now: float) -> str | None:
-    """The downstream that a first one under way asks for all groups; None where it asks for its own group only.
+    """Return the downstream that a first job under way probes for all groups; None if it probes for its own group only.
 
-    It asks for the others so long as a probe of a breaker may: one whose worker is gone must not keep them back.
+    The others wait no longer than for a breaker's probe: a first job whose worker is gone must not keep them back.
     """
     return first.waits_for if first.category == "transient" and now - first.at < PROBE_LASTS else None
 
 
 def fails_alike(job: Job, failed: Job, first: First) -> bool:
-    """Whether a dead letter would fail as the first one did: it is of its group, or the same ails what both call."""
+    """Return whether a dead letter would fail as the first one did: same group, or same cause and downstream."""
     if job.fingerprint == first.fingerprint:
         return True
     return job.category == "transient" and job.detail == failed.detail and failed.held_for == first.waits_for
 
 
 def still_down(job: Job, first: First) -> bool:
-    """Whether a first one that died again shows that the others of its group would die, too.
+    """Return whether the first dead letter's second death shows that the others of its group would die, too.
 
-    A model's wrong answer says nothing about another job's input: there the next one goes.
+    A model's wrong answer says nothing about another job's input: then the next dead letter of the group comes back.
     """
     if job.category == "conditional":
         return False

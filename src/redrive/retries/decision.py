@@ -1,4 +1,4 @@
-"""What a decision is made of, and what it looks like: a Case, and RetryLater, Bury or HoldBack."""
+"""Defines the input of a decision, a Case, and its results: RetryLater, Bury and HoldBack."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LONGEST_WAIT: Final = 365 * 86400.0
 
 
 Sitting = Literal["call", "cycle"] | None
-"""Who waits while an attempt runs: a caller, a script in its cycle, or None."""
+"""What waits while an attempt runs: a caller, a script in its cycle, or None."""
 
 
 class RetryLater(msgspec.Struct, frozen=True, gc=False):
-    """Run again after `delay` seconds, perhaps changed. `changes` are all that hold from then on; None: as before."""
+    """A retry after `delay` seconds. `changes` are all changes that apply from then on; None keeps the current ones."""
 
     delay: float
     why: str
@@ -34,13 +34,13 @@ class RetryLater(msgspec.Struct, frozen=True, gc=False):
     costs_attempt: bool = True
     crashed: bool = False
     on_top: int = 0
-    """Tries that this decision adds to the allowed ones: a changed try brings its own."""
+    """Tries that this decision adds to the allowed ones: a changed try adds one."""
     asked: float = 0.0
-    """Seconds of the delay that a server asked for: they do not make the job older."""
+    """Seconds of the delay that a server asked for: these seconds do not count towards the job's age."""
 
 
 class Bury(msgspec.Struct, frozen=True, gc=False):
-    """A dead letter: why, where it waits, and what a person can do."""
+    """A dead letter: why the job died, the lane in which the dead letter waits, and what a person can do."""
 
     because: str
     why: str
@@ -51,17 +51,17 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     agent: str | None = None
     model: str | None = None
     owner: str | None = None
-    """Who must see to it."""
+    """The owner, who must deal with the dead letter."""
     costs_attempt: bool = True
     crashed: bool = False
     comes_back_at: float | None = None
-    """When it comes back by itself, out of the delayed lane."""
+    """When the dead letter comes back by itself from the delayed lane."""
     on_top: int = 0
-    """Tries that this decision adds to the allowed ones, for when it comes back changed."""
+    """Tries that this decision adds to the allowed ones, for a comeback with changes."""
 
 
 class HoldBack(msgspec.Struct, frozen=True, gc=False):
-    """Wait, visibly, for a person or for what is called. Costs no attempt."""
+    """A held job, visible to people, that waits for a person or for a downstream. Holding costs no attempt."""
 
     because: str
     why: str
@@ -74,24 +74,24 @@ Decision = RetryLater | Bury | HoldBack
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What a task can take, and what there is to change to."""
+    """The changes that a task can take, and the agents and models that are available for a change."""
 
     fleet: AgentFleet = AgentFleet()
     adapt: Adapt | None = None
     count: Counter = estimate
     model: str | None = None
-    """The one the task uses where neither job nor payload names one."""
+    """The model that the task uses if neither job nor payload names one."""
     output_tokens: int | None = None
-    """The limit of its answer where the payload names none."""
+    """The task's limit for the answer in tokens if the payload names none."""
     offer: tuple[Change, ...] = ()
-    """The task's own answer to this failure."""
+    """The changes that the task's own handler offers for this failure."""
 
 
 NOTHING: Final = Abilities()
 
 
 class Case(msgspec.Struct, frozen=True, gc=False):
-    """Everything a strategy may look at."""
+    """All inputs that a strategy may read."""
 
     job: Job
     failure: Failure
@@ -102,30 +102,30 @@ class Case(msgspec.Struct, frozen=True, gc=False):
     idempotent: bool = False
     alone: bool = False
     ending: Ending = "died"
-    """How the job lost its worker, where it did."""
+    """How the job lost its worker, if it did."""
     abilities: Abilities = NOTHING
     effects: bool = False
-    """The task has said that it does something outside."""
+    """Whether the task declares that it has effects outside."""
     effects_seen: str | None = None
-    """What its verifiers saw of that, in words; empty where they did not look, None where it has none."""
+    """What the task's verifiers saw of the effects, in words; empty if they did not look, None without verifiers."""
     manual: bool = False
-    """The task leaves every failure to a person."""
+    """Whether the task leaves every failure to a person."""
     usage: Usage | None = None
-    """What this attempt has spent."""
+    """The tokens and cost that this attempt has spent."""
     breaker: str | None = None
-    """The open breaker of what it calls."""
+    """The open breaker of the downstream that the job calls."""
     probes: bool = False
-    """This attempt was sent to see whether that answers again."""
+    """Whether this attempt was sent to test if the downstream answers again."""
     sitting: Sitting = None
-    """Who waits for the attempt: a caller, or a script in its cycle."""
+    """What waits for the attempt: a caller, or a script in its cycle."""
     tries: int = 1
-    """Tries made in this sitting, this one included."""
+    """Tries made while the caller or script has been waiting, this one included."""
     trusted_now: float | None = None
-    """The time by which a job may be too old; None means `now`."""
+    """The time used to judge whether a job is too old; None means `now`."""
 
     @property
     def cap(self) -> float:
-        """No wait of our own is longer."""
+        """The longest wait that redrive itself chooses."""
         return LONGEST_WAIT if self.policy.cap is None else self.policy.cap
 
     @property
@@ -135,12 +135,12 @@ class Case(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def called(self) -> bool:
-        """Whether a caller waits for the job: at this moment, or for word of how the call that failed ends."""
+        """Whether a caller waits for the job: at this moment, or for the outcome of a call that failed."""
         return self.sitting == "call" or self.job.reason == "retry"
 
     @property
     def runs_once(self) -> bool:
-        """Whether the job was allowed a single attempt: then nothing brings another, a change neither."""
+        """Whether the job was allowed a single attempt: then a change does not add another one either."""
         return self.allowed == 1
 
     @property
@@ -153,7 +153,7 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return self.job.allowed if self.job.allowed is not None else self.policy.max_attempts or 1
 
     def allowed_with(self, on_top: int) -> int:
-        """What is allowed from now on: a try on top is one that it has, however many it had before."""
+        """Return the allowed attempts plus `on_top`. The added tries are usable even if all others are used up."""
         return max(self.allowed, self.failures) + on_top if on_top else self.allowed
 
     @property
@@ -162,21 +162,21 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return recent(self.job)
 
     def seen(self, detail: str) -> int:
-        """How often this cause was there before."""
+        """Count the earlier attempts with this cause."""
         return sum(attempt.cause is not None and attempt.cause.detail == detail for attempt in self.recent)
 
     @property
     def changed_tries(self) -> int:
-        """How many changed tries the job has had since a person last brought it back, whatever they were for."""
+        """Changed tries, for any cause, that the job has had since a person last brought the job back."""
         return sum(attempt.cause is not None and attempt.cause.category == "conditional" for attempt in self.recent)
 
     @property
     def names(self) -> frozenset[str]:
-        """The job's own names that its task goes by."""
+        """The job's own fields (model, agent) that its task reads."""
         return own_names(self.job)
 
     def input(self) -> dict[str, Json]:
-        """What the failed attempt ran with."""
+        """Return the input of the failed attempt."""
         if self.job.changes_json is None:
             return self.job.arguments
         abilities, changes = self.abilities, decode(self.job.changes_json)

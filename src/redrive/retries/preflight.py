@@ -1,6 +1,6 @@
-"""Checks before a run → Ready | NotReady: what cannot succeed costs neither an attempt nor a token.
+"""Checks a job before a run → Ready | NotReady: a job that cannot succeed costs neither an attempt nor a token.
 
-Run when work is accepted (as advice), before every run, and before a dead letter is brought back.
+The checks run when a job is accepted (as advice), before every run, and before a dead letter is brought back.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from redrive.retries.strategy import age_of, too_old_words
 
 WARN_ABOVE: Final = 0.8
 SPLIT_TO: Final = 7
-"""Tenths of what the model may read that each part is to have: whole numbers, so that the boundary is exact."""
+"""Tenths of the model's window that each part should fill: a whole number, so that the boundary is exact."""
 LEAST_BYTES_PER_TOKEN: Final = 1.0
 MOST_BYTES_PER_CHARACTER: Final = 4
 FEW_IMAGES: Final = 1_000
-"""Characters in which not so many images can be named that they fill a model's window."""
+"""Characters that are too few to name so many images that the images fill a model's window."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """It may run; `warnings` say what is close to the edge."""
+    """The job may run; `warnings` name what is close to a limit."""
 
     warnings: tuple[str, ...] = ()
 
 
 class NotReady(msgspec.Struct, frozen=True):
-    """It may not: the dead letter's reason, the cause's detail, and both in words."""
+    """The job may not run: the dead letter's reason, the cause's detail, and both in words."""
 
     because: str
     detail: str
@@ -42,17 +42,17 @@ class NotReady(msgspec.Struct, frozen=True):
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What the checks need to know beside the job."""
+    """The inputs of the checks beside the job."""
 
     fleet: AgentFleet = AgentFleet()
     adapt: Adapt | None = None
     count: Counter = estimate
     model: str | None = None
-    """The one the task uses where neither job nor payload names one."""
+    """The model that the task uses if neither job nor payload names one."""
 
 
 def still_wanted(job: Job, policy: Policy, now: float) -> NotReady | None:
-    """A job that has been failing for longer than max_age is not started again."""
+    """Reject a job that has been failing for longer than max_age."""
     age, max_age = age_of(job, now), policy.max_age
     if max_age is None or age is None or age <= max_age:
         return None
@@ -73,7 +73,7 @@ def credentials(missing: Sequence[str]) -> NotReady | None:
 
 
 def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions) -> Ready | NotReady | None:
-    """The estimate against what the model may read. Equal passes; over is refused before a token is spent."""
+    """Compare the estimated tokens with the model's window. Equal passes; more is refused before a token is spent."""
     needed = tokens(payload, conditions.adapt, conditions.count)
     if needed is None:
         return None
@@ -90,7 +90,7 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
 
 
 def _undeclared(needed: int, model: str) -> str:
-    """Asks for the window of an undeclared model, which may read more or less than usual."""
+    """Ask for the window of an undeclared model, which may read more or less than usual."""
     said = f"about {needed:,} tokens; how many {model} may read is not known here"
     return f'{said}: declare it in redrive.toml, [models."{model}"] context = …'
 
@@ -106,11 +106,11 @@ def _too_long(needed: int, budget: int, model: str | None) -> NotReady:
 
 
 def short_enough(fleet: AgentFleet, count: Counter) -> int:
-    """How many characters of a stored payload are so few that no estimate could be near any model's limit."""
+    """Return a length in characters below which no payload's estimate comes near any model's limit."""
     per_token = 3.5 if count is estimate else LEAST_BYTES_PER_TOKEN
     return int(WARN_ABOVE * fleet.smallest * per_token / MOST_BYTES_PER_CHARACTER)
 
 
 def surely_fits(text: str, short: int) -> bool:
-    """Whether nothing needs to be counted. Blobs and images count for more than their text; a few do not matter."""
+    """Return whether a payload fits without counting. Blobs and images count more than their text; a few are fine."""
     return len(text) <= short and '"$blob"' not in text and (len(text) <= FEW_IMAGES or "image" not in text)

@@ -1,4 +1,4 @@
-"""Retrying differently: which changes a failure calls for, and which of them the task can take."""
+"""Plans changed retries: which changes a failure calls for, and which of these changes the task can take."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLa
 COMPRESSED: Final = 80_000
 SHORTER: Final = 0.6
 NOWHERE: Final = Shape()
-"""A payload in which nothing has a place that a change could go to."""
+"""A payload that has no place for any change."""
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How a failure that needs a change is tried again: how soon, changed how, and whether unchanged is worth a try."""
+    """How a failure that needs a change is retried: how soon, with which changes, and whether also unchanged."""
 
     delay: float
     plan: Callable[[Case, int], list[Change]]
     blind: bool = False
     needs: tuple[type, ...] = (msgspec.Struct,)
-    """At least one change of such a kind must be among those that the task takes."""
+    """At least one of the changes that the task takes must be of one of these kinds."""
     most: int | None = None
-    """So often at most, where more of the same change would not help; None: as often as there are rungs."""
+    """Most tries, if more of the same change would not help; None: as many as there are rungs."""
 
 
 def _smaller_context(case: Case, rung: int) -> list[Change]:
     size, now = COMPRESSED // 2 ** (rung - 1), tokens(case.input(), case.abilities.adapt, case.abilities.count)
     if now is not None and now <= size:
-        size = now // 2  # too long all the same: the model reads less than most
+        size = now // 2  # too long even so: this model reads less than most models
     larger = case.abilities.fleet.larger(_model(case), case.job.agent)
     focus = AddInstruction("Focus on the core task. Leave out background that it does not need.")
     return [CompressContext(size), focus, *([SetModel(larger)] if larger else [])]
 
 
 def _model(case: Case) -> str | None:
-    """The job's own, else the one that its input names."""
+    """Return the job's own model, else the model that its input names, else the task's."""
     if case.job.model is not None:
         return case.job.model
     named = find_model(case.input(), case.abilities.adapt)
@@ -71,13 +71,13 @@ def _leave_loop(case: Case, rung: int) -> list[Change]:
 
 
 def _alternate(case: Case) -> str | None:
-    """Name another agent for the job's kind of work; None where the job has no agent, or the fleet no other."""
+    """Return another agent for the job's kind of work; None if the job has no agent, or the fleet no other one."""
     job = case.job
     return case.abilities.fleet.alternate(job.agent, job.options.message_type or job.task) if job.agent else None
 
 
 def _no_alternate(case: Case) -> str:
-    """Say that a loop stays with its agent, where another one would be better."""
+    """Say that a loop stays with its agent because no other agent is configured."""
     stays = case.cause.detail == "hallucination_loop" and case.job.agent and _alternate(case) is None
     return "; no other agent is configured for it" if stays else ""
 
@@ -90,7 +90,7 @@ def _shorter_answer(case: Case, rung: int) -> list[Change]:
 
 
 def _output_limit(case: Case) -> int | None:
-    """What the input itself says that the answer may take, before any try of ours asked for less."""
+    """Return the output limit that the input itself sets, without the lower limits of earlier changed tries."""
     changes, abilities = decode(case.job.changes_json), case.abilities
     others = [change for change in changes if not isinstance(change, SimplifyTask)]
     payload = apply(case.job.arguments, others, abilities.adapt, abilities.count, names=case.names).payload
@@ -108,7 +108,7 @@ def _another_model(case: Case, rung: int) -> list[Change]:
 
 
 def _name_mistake(case: Case) -> AddInstruction:
-    """Our own name for what went wrong; what the failure said only where the queue allows it."""
+    """Return an instruction with redrive's own name for the failure, quoting the error only if the queue allows it."""
     text = f"Attempt {case.failures} failed with {case.cause.detail}; do not repeat its answer."
     if not case.policy.quote_errors:
         return AddInstruction(text)
@@ -123,14 +123,14 @@ WAYS: Final[dict[str, Way]] = {
     "model_confusion": Way(120.0, lambda case, rung: [], blind=True),
     "refusal": Way(120.0, _another_model, most=1),
 }
-"""The default table. Each changed try takes one rung, whatever it is for."""
+"""The default table. Each changed try takes one rung, for any cause."""
 OTHERWISE: Final = Way(120.0, lambda case, rung: [], blind=True)
 FOR_A_CALLER: Final = 1.0
-"""Seconds before a changed try where a caller waits."""
+"""Seconds before a changed try while a caller waits."""
 
 
 def try_changed(case: Case) -> Decision | None:
-    """Try again changed what heals only if something changes, on top of the attempts, until the rungs are used up."""
+    """Retry with changes a failure that only a change heals, on top of the attempts, until the rungs are used up."""
     cause = case.cause
     if cause.category != "conditional":
         return None
@@ -147,7 +147,7 @@ def try_changed(case: Case) -> Decision | None:
 
 
 def _comeback_goes_on(case: Case) -> bool:
-    """Whether the job came back by itself and has a try left of those that this gave it. Rungs do not count there."""
+    """Return whether the job came back by itself and has a try of that comeback left. Comebacks ignore rungs."""
     return case.job.comebacks > 0 and case.failures < case.allowed
 
 
@@ -168,7 +168,7 @@ def _retry_changed(case: Case, way: Way, new: Sequence[Change], *, on_top: int) 
 
 
 def another_rung(case: Case, rung: int) -> list[Change] | None:
-    """What one more changed try would change; empty where trying unchanged is worth it, None where nothing helps."""
+    """Return the changes for one more try; empty if an unchanged try is worth it, None if no change would help."""
     way, new = WAYS.get(case.cause.detail, OTHERWISE), _takeable(case, case.abilities.offer)
     if way.most is not None and rung > way.most:
         return None
@@ -183,7 +183,7 @@ def _has_tried_model(case: Case, change: Change) -> bool:
 
 
 def changed_wait(case: Case, way: Way) -> float:
-    """Seconds before a changed try: what `changed_after` says, else the way's own; soon where a caller waits."""
+    """Return the seconds before a changed try: `changed_after`, else the way's delay, shorter while a caller waits."""
     said = case.policy.changed_after
     if isinstance(said, dict):
         said = said.get(case.cause.detail)
@@ -193,7 +193,7 @@ def changed_wait(case: Case, way: Way) -> float:
 
 
 def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:
-    """Those the task can take, all of them together."""
+    """Return the wanted changes that the task can take when all are applied together."""
     abilities, asked = case.abilities, tuple(wanted)
     if not asked:
         return []
@@ -202,7 +202,7 @@ def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:
 
 
 def change_name(change: Change) -> str:
-    """`compress_context`, `set_model`, …"""
+    """Return the name of a change: `compress_context`, `set_model`, …"""
     return str(type(change).__struct_config__.tag)
 
 
@@ -244,7 +244,7 @@ def _no_more_rungs(case: Case) -> Decision:
 
 
 def _no_change(detail: str) -> str:
-    """Why it is dead: no change is left that would help."""
+    """Return the reason of a dead letter for which no helpful change is left."""
     return "context_overflow" if detail == "context_overflow" else "changes_used_up"
 
 

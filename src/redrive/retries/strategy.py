@@ -1,6 +1,6 @@
-"""(job, cause, history, policy, now) → Decision: tiny strategies, the first that decides wins.
+"""Decides (job, cause, history, policy, now) → Decision by small strategies; the first that decides wins.
 
-There is one retry-or-bury rule in redrive, and it is `decide`. A lapsed lease comes here like any exception.
+`decide` is the only retry-or-bury rule in redrive. A lapsed lease is decided here like any exception.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, HoldBac
 from redrive.retries.remedies import try_changed
 
 UNKNOWN_TRIES: Final = 3
-"""An unknown error is tried again at most twice: it may heal, and it may not."""
+"""Most tries with an unknown error, so two retries: the error may heal or not."""
 CRASHES_BEFORE_ALONE: Final = 2
 CRASH_WAITS: Final = (60.0, 600.0, 3600.0)
-"""Seconds before a job runs again whose process ended with the job alone in it: after the first, the second, …"""
+"""Seconds before a job runs again that was alone in a process that died: after the first death, the second, …"""
 DIED_ALONE: Final = "died_alone"
 INTERRUPTED: Final = "interrupted"
-"""Given back in the middle of a run, because the process was told to end, in which nothing else ran."""
+"""Strategy of an attempt that was given back in mid-run because its process, which ran no other job, had to end."""
 INTERRUPTIONS: Final = 2
-"""So often in a row a job starts again at once after that. Then it rests: it may be what tells its process to end."""
+"""Interruptions in a row after which a job rests: the job itself may be what ends its process."""
 FIRST_REST: Final = 10.0
 LONGEST_REST: Final = 60.0
 FINISHED: Final = frozenset({"done", "failed", "recovered"})
@@ -41,24 +41,24 @@ ENDINGS: Final[dict[Ending, tuple[str, bool]]] = {
 """What happened to the worker, and whether the job may be the cause."""
 RETRY_AFTER_JITTER: Final = 0.10
 SAFE_WAIT: Final = 1.0
-"""The least wait a stranger's Retry-After can ask for, unless the queue's own backoff is shorter still."""
+"""The least wait that a server's Retry-After can ask for, unless the queue's own backoff is shorter still."""
 FIRST_ROOM: Final = 5.0
 LONGEST_ROOM: Final = 60.0
 ROOM_WAITS: Final = 50
-"""So often a job may meet a limit of its machine at no cost: three quarters of an hour."""
+"""How often a job may hit a limit of its machine without using an attempt: about three quarters of an hour."""
 MEMORY_WAITS: Final = 3
-"""The same for memory, which a task fills by itself more often than others do."""
+"""The same for memory, which is more often filled by the task itself than by other processes."""
 SPOT_TRIES: Final = 3
-"""Where a caller or a script waits, nothing is tried on the spot more often than this."""
+"""Most tries on the spot while a caller or a script waits."""
 SPOT_WAIT: Final = 0.5
 LOOP: Final = 3
-"""The same wrong output so often is a loop."""
+"""How often the same wrong output must appear to be a loop."""
 
 Strategy = Callable[[Case], Decision | None]
 
 
 def decide(case: Case) -> Decision:
-    """The one retry-or-bury rule."""
+    """Decide whether a failed job is retried, held or becomes a dead letter. This is the only such rule."""
     if case.probes:
         return _park_probe(case)
     for strategy in _strategies(case):
@@ -69,7 +69,7 @@ def decide(case: Case) -> Decision:
 
 
 def _add_comeback(case: Case, decision: Decision) -> Decision:
-    """A dead letter whose cause may heal by itself comes back by itself, while its age and its budget allow it."""
+    """Plan the comeback of a dead letter whose cause may heal by itself, if the job's age and budget allow it."""
     if not isinstance(decision, Bury):
         return decision
     if decision.because in RETURNING and (over := _if_too_old(case) or _if_over_budget(case)) is not None:
@@ -86,7 +86,7 @@ def _strategies(case: Case) -> tuple[Strategy, ...]:
 
 
 def _spare(case: Case, decision: Decision) -> Decision:
-    """Holds a job at its last try while its downstream is down, so that an outage makes no dead letters."""
+    """Hold a job at its last try while its downstream is down, so that an outage makes no dead letters."""
     if case.breaker is None or not isinstance(decision, Bury) or decision.because != "attempts_exhausted":
         return decision
     if case.cause.category != "transient":
@@ -101,7 +101,7 @@ def _spare(case: Case, decision: Decision) -> Decision:
 
 
 def _park_probe(case: Case) -> Decision:
-    """Parks a probe again whose downstream does not answer yet, which is no fault of the job."""
+    """Park a probe again whose downstream does not answer yet, which is not the job's fault."""
     after = case.cause.retry_after if case.cause.detail == "rate_limited" else None
     what = f"asked to wait {after:g} s more" if after else "is still down"
     return HoldBack(
@@ -114,7 +114,7 @@ def _park_probe(case: Case) -> Decision:
 
 
 def decide_by_count(case: Case, problem: str) -> Decision:
-    """Decides where deciding itself failed: a slow retry, and at the cap a dead letter."""
+    """Decide by the number of failures after `decide` itself failed: a slow retry, and at the cap a dead letter."""
     if case.failures < case.allowed:
         return RetryLater(SAFE_DELAY, f"Deciding failed ({problem}): again in {SAFE_DELAY:g} s.", "undecided")
     return Bury(
@@ -125,9 +125,9 @@ def decide_by_count(case: Case, problem: str) -> Decision:
 
 
 def recognise_loop(cause: Cause, failure: Failure, history: Sequence[Attempt]) -> Cause:
-    """Recognises a loop: the same wrong output, or the same validator's complaint, for the third time.
+    """Recognise a loop: the same wrong output, or the same validator's complaint, for the third time.
 
-    `history` are the attempts since a person last brought the job back: that person may have changed what was wrong.
+    `history` are the attempts since a person last brought the job back: that person may have fixed the cause.
     """
     if cause.detail not in ("invalid_output", "model_confusion"):
         return cause
@@ -143,13 +143,13 @@ def _same_output(one: Failure, other: Failure) -> bool:
     return one.types[:1] == other.types[:1] and one.message == other.message
 
 
-# ---- strategies: each decides, or leaves it to the next
+# ---- strategies: each decides, or returns None for the next one to decide
 
 
 def _if_lost(case: Case) -> Decision | None:
-    """Decide about a job that lost its worker. What happened to the worker from outside is not the job's fault.
+    """Decide about a job that lost its worker. An event outside the worker is not the job's fault.
 
-    A worker that died beside other jobs is counted as a crash for each of them; a job with two of them runs alone.
+    The death of a worker that ran several jobs is a crash of each of these jobs; a job with two crashes runs alone.
     """
     if case.failure.kind != "lease_expired":
         return None
@@ -199,7 +199,7 @@ def _decide_death_alone(case: Case, what: str) -> Decision:
 
 
 def deaths_alone(case: Case) -> int:
-    """How many processes ended with the job alone in them, since an attempt of it last came to an end."""
+    """Count the processes that died with the job alone in them since an attempt of the job last finished."""
     deaths = 0
     for attempt in reversed(case.recent):
         if attempt.outcome in FINISHED:
@@ -209,10 +209,10 @@ def deaths_alone(case: Case) -> int:
 
 
 def rest_after_interruption(history: Sequence[Attempt]) -> float:
-    """Seconds for which a job rests that a worker gives back in the middle of a run, so that others run before it.
+    """Return the seconds for which a job rests that a worker gave back in mid-run, so that other jobs run first.
 
-    A signal does not say who sent it: a command that the job runs may end a worker with one slot at every start, and
-    nothing else ever runs. A preempted worker does the same to an innocent job, so it costs nothing but time.
+    A signal has no sender: a command that the job runs may end a worker with one slot at every start, so that no other
+    job ever runs. A preempted worker does the same to an innocent job, so the rest costs only time.
     """
     seen = 0
     for attempt in reversed(history):
@@ -227,7 +227,7 @@ def _ordinal(number: int) -> str:
 
 
 def _if_released(case: Case) -> Decision | None:
-    """Drained or shut down by its own framework: nothing failed, so no attempt is used. It waits as after a failure."""
+    """Retry a job given back by a drain or its framework's shutdown, after the usual wait; this uses no attempt."""
     if case.cause.detail != "released":
         return None
     wait = max(SAFE_WAIT, delay_after(case.policy, case.failures, case.chance))
@@ -237,9 +237,9 @@ def _if_released(case: Case) -> Decision | None:
 
 
 def _if_own_limits(case: Case) -> Decision | None:
-    """The process that ran it was out of descriptors or space: no attempt of the job is used, for a limited time.
+    """Retry a job whose process ran out of descriptors or space; for a limited time this uses no attempt.
 
-    The limit is there because a task may itself be what uses them up; such a job must end as a dead letter.
+    The time is limited because the task itself may use up the resource; such a job must end as a dead letter.
     """
     seen, most = case.seen("own_limits"), MEMORY_WAITS if case.failure.error_class == "MemoryError" else ROOM_WAITS
     if case.cause.detail != "own_limits" or seen >= most:
@@ -261,7 +261,7 @@ def _if_gave_up(case: Case) -> Decision | None:
 
 
 def _if_suspended(case: Case) -> Decision | None:
-    """The task waits for an approval or an answer: nothing failed."""
+    """Hold a job whose task waits for an approval or an answer: nothing failed."""
     if case.cause.detail != "suspended":
         return None
     return HoldBack(
@@ -272,7 +272,7 @@ def _if_suspended(case: Case) -> Decision | None:
 
 
 def _if_uncertain(case: Case) -> Decision | None:
-    """Holds a job whose call may have landed: only idempotent tasks may repeat it."""
+    """Hold a job whose call may have landed: only an idempotent task may repeat the call."""
     if case.cause.detail != "outcome_unknown" or case.idempotent:
         return None
     return HoldBack(
@@ -302,7 +302,7 @@ def _if_too_old(case: Case) -> Decision | None:
 
 
 def age_of(job: Job, now: float) -> float | None:
-    """Seconds since its first failure, without the time it was held."""
+    """Return the seconds since the job's first failure, without the time for which the job was held."""
     return None if job.first_failed_at is None else now - job.first_failed_at - job.held_seconds
 
 
@@ -314,7 +314,7 @@ def too_old_words(age: float, max_age: float) -> tuple[str, str]:
 
 
 def _if_exhausted(case: Case) -> Decision | None:
-    """Bury what failed as often as it may. A failure that a change can heal has changed tries on top of those."""
+    """Bury a job that has used up its attempts. A failure that a change can heal has changed tries on top of these."""
     if case.failures < case.allowed or _may_change(case):
         return None
     advice = advice_for(case.cause, "Find out what the error means, fix it, then redrive.")
@@ -333,7 +333,7 @@ def _may_change(case: Case) -> bool:
 
 
 def _if_over_budget(case: Case) -> Decision | None:
-    """All attempts together may spend so much and no more."""
+    """Bury a job whose attempts together have used up its budget."""
     budget = case.job.options.budget
     over = find_overspent(budget, case.job, case.usage, case.now) if budget is not None else None
     if over is None:
@@ -352,7 +352,7 @@ def _if_permanent(case: Case) -> Decision | None:
     found = f"{case.failure.summary} is {case.cause.detail}"
     otherwise = _option_to_retry(case)
     if otherwise.startswith(("a ", "an ")):
-        otherwise = f"A{otherwise[1:]}"  # it begins a sentence; an option is spelled as it is
+        otherwise = f"A{otherwise[1:]}"  # begins a sentence; the name of an option keeps its spelling
     return Bury(
         "permanent",
         f"Not retried now: {found}." if lane == "delayed" else f"Not retried: {found}, which waiting does not heal.",
@@ -366,7 +366,7 @@ def _if_unknown(case: Case) -> Decision | None:
     if case.cause.category != "unknown" or case.idempotent:
         return None
     tries = case.failures if case.job.fresh_from == 0 else len(_list_failed(case.recent)) + 1
-    tries -= case.changed_tries  # those are on top
+    tries -= case.changed_tries  # changed tries do not count
     name = case.failure.error_class
     if case.effects:
         return Bury(
@@ -385,7 +385,7 @@ def _if_unknown(case: Case) -> Decision | None:
 
 
 def _option_to_retry(case: Case) -> str:
-    """The option by which the task could say that this heals."""
+    """Name the option by which the task can declare that this failure heals."""
     if case.job.task.startswith("redrive."):
         return "a rule of your own ([[rules]] in redrive.toml)"
     if case.failure.kind != "exception":
@@ -402,7 +402,7 @@ def _list_failed(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 
 def _if_told_to_wait_long(case: Case) -> Decision | None:
-    """A server asked for a wait that nothing should be kept in the queue for: the job comes back at that time."""
+    """Bury a job for which a server asked a wait longer than max_wait; the job comes back by itself after that wait."""
     after = case.cause.retry_after
     if after is None or after <= case.max_wait or case.failure.kind == "signal":
         return None
@@ -417,10 +417,10 @@ def _if_told_to_wait_long(case: Case) -> Decision | None:
 
 
 def _if_told_when(case: Case) -> Decision | None:
-    """The failure said when to come back: the task's own word counts as it is, a server's up to max_wait.
+    """Retry at the time that the failure names: a task's time is used exactly, a server's up to max_wait.
 
-    A server hears of many at once: they come a little later than it asked, never earlier. The time it asked for makes
-    a job no older; the task's own does, for with `max_age` a task can end its own waiting.
+    Many jobs may get the same time from a server, so each comes a little later, never earlier. A server's wait does not
+    count towards the job's age; a task's own wait does, because a task can end its waiting with `max_age`.
     """
     after = case.cause.retry_after
     if after is None:
@@ -444,11 +444,11 @@ def _backoff(case: Case) -> Decision:
     return RetryLater(wait, f"{case.cause.detail}: attempt {case.failures} of {case.allowed}{back}, again {when}.")
 
 
-# ---- where a caller or a script waits
+# ---- while a caller or a script waits
 
 
 def _retry_on_the_spot(case: Case) -> Decision | None:
-    """On the spot, for what heals at once, at most three tries in all."""
+    """Retry on the spot a failure that heals at once, at most three tries in all."""
     if case.cause.category != "transient" or case.cause.heals != "at_once" or case.failure.kind == "lease_expired":
         return None
     if case.tries >= SPOT_TRIES or case.failures >= case.allowed or case.cause.retry_after is not None:
@@ -459,7 +459,7 @@ def _retry_on_the_spot(case: Case) -> Decision | None:
 
 
 def _divert(case: Case) -> Decision:
-    """A script does not wait: what may heal comes back in the next cycle, the rest needs eyes."""
+    """Divert a script's failed job, as a script does not wait: to the next cycle if it may heal, else to a person."""
     cause = case.cause
     differently = try_changed(case) if cause.category == "conditional" else None
     if cause.category == "transient" or isinstance(differently, RetryLater):
@@ -507,6 +507,6 @@ PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _if_told_to_wait_long, _if_told_wh
 """`strategy = "plain"`: every failure is retried until the attempts are used up."""
 CALL: Final[tuple[Strategy, ...]] = (*_ENDS, _retry_on_the_spot, *_BY_CATEGORY)
 CALL_PLAIN: Final[tuple[Strategy, ...]] = (*_ENDS, _retry_on_the_spot, _if_told_to_wait_long, _if_told_when)
-"""Where a caller waits: a few tries on the spot first."""
+"""Strategies while a caller waits: a few tries on the spot first."""
 CYCLE: Final[tuple[Strategy, ...]] = (*_ENDS, _retry_on_the_spot, _if_permanent, _divert)
-"""In a script's cycle: a few tries on the spot, then the delayed lane or a person."""
+"""Strategies in a script's cycle: a few tries on the spot, then the delayed lane or a person."""

@@ -1,8 +1,7 @@
-"""What a retry does differently: effective input = payload + changes. The stored payload is never touched.
+"""Applies changes to the input of a retry: effective input = payload + changes. The stored payload is never modified.
 
-A change is a value; `apply` is the only place where it meets a payload, and it says which changes the payload could
-take and why it could not take the others. So any two attempts can be compared, and nothing is recorded as applied that
-was not.
+A change is a value. Only `apply` combines changes with a payload; `apply` returns which changes fit the payload and why
+the others do not. So any two attempts can be compared, and only changes that were applied are recorded as applied.
 """
 
 from __future__ import annotations
@@ -74,21 +73,21 @@ __all__ = [
 ]  # fmt: skip
 
 ROUNDS: Final = 3
-"""How often compressing is tried again when a counter does not add up."""
+"""How often compressing is repeated when the token counts of the parts do not add up to the count of the whole."""
 
 
 class _Scene(msgspec.Struct, frozen=True):
-    """What every step needs to know beside the payload."""
+    """The arguments that every step needs beside the payload."""
 
     adapt: Adapt | None
     count: Counter
     names: frozenset[str]
     room: int = 0
-    """Tokens to keep free while compressing, for what is said afterwards."""
+    """Tokens to keep free while compressing, for the texts that are added afterwards."""
 
 
 class _Refused(Exception):
-    """A change that the payload cannot take; the message is the reason."""
+    """Raised for a change that does not fit the payload; the message is the reason."""
 
 
 def apply(
@@ -99,7 +98,7 @@ def apply(
     *,
     names: frozenset[str] = frozenset(),
 ) -> EffectiveInput:
-    """The payload with the changes in it. `names` are the job's own fields (model, agent) that the task reads."""
+    """Apply the changes to a copy of the payload. `names` are the job's fields (model, agent) that the task reads."""
     ordered = sorted(changes, key=lambda change: ORDER.index(type(change)))
     scene = _Scene(adapt, count, names)
     whole = _apply_each(payload, [one for one in ordered if not isinstance(one, CompressContext)], scene)
@@ -110,7 +109,7 @@ def apply(
 def _apply_with_room(
     payload: Mapping[str, Json], ordered: Sequence[Change], scene: _Scene, whole: EffectiveInput
 ) -> EffectiveInput:
-    """All changes, with room left while compressing for what is said afterwards."""
+    """Apply all changes; compressing leaves room for the texts that are added after it."""
     room = sum(scene.count(_addition(change)) + 1 for change in whole.taken if isinstance(change, Said))
     for _ in range(ROUNDS):
         applied = _apply_each(payload, ordered, msgspec.structs.replace(scene, room=room))
@@ -123,7 +122,7 @@ def _apply_with_room(
 
 
 def _over(applied: EffectiveInput, scene: _Scene) -> int:
-    """By how much a compressed input is too long after all: adding up is not exact with every counter."""
+    """Return by how many tokens a compressed input exceeds its limit: not every counter adds up exactly."""
     limits = [change.max_tokens for change in applied.taken if isinstance(change, CompressContext)]
     if not limits:
         return 0
@@ -152,7 +151,7 @@ def can_take(
     *,
     names: frozenset[str] = frozenset(),
 ) -> bool:
-    """Would `apply` take this change, and would the task see a difference?"""
+    """Return whether `apply` takes this change, which includes that the task sees a difference."""
     return bool(apply(payload, (change,), adapt, count, names=names).taken)
 
 
@@ -221,7 +220,7 @@ def _lowers(found: Json, limit: int) -> bool:
 
 
 def _check_thinking(payload: dict[str, Json], path: Path, limit: int) -> None:
-    """Thinking is paid from the same limit, and a request whose limit is not above it is refused by the provider."""
+    """Refuse an output limit that is not above the thinking budget: the provider would refuse such a request."""
     thinking = get(payload, (*path[:-1], "thinking", "budget_tokens"))
     if is_count(thinking) and limit <= thinking:
         raise _Refused(f"the thinking budget of {thinking} tokens needs a higher limit than {limit}")
@@ -242,7 +241,7 @@ def _compress(payload: dict[str, Json], change: CompressContext, scene: _Scene) 
     return result.payload
 
 
-# ---- saying something
+# ---- adding text
 
 
 def _add_text(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str, Json]:
@@ -261,17 +260,17 @@ def _add_text(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str
 
 
 def _addition(change: Said) -> str:
-    """What is added, word for word."""
+    """Return the exact text that a change adds."""
     return f"Constraint: {_clean(change)}" if isinstance(change, AddConstraint) else _clean(change)
 
 
 def _clean(change: Said) -> str:
-    """Returns the text to add. A failure's text is cleaned here once more, wherever it was composed."""
+    """Return the text to add. A failure's text is cleaned here once more, wherever that text was composed."""
     return without_hidden(change.text) if change.tainted else change.text
 
 
 def _place(payload: dict[str, Json], shape: Shape, tainted: bool) -> Path | None:
-    """Where to say it: as the system where there is such a place and the text is ours, else as the user."""
+    """Return where to add a text: the system prompt if there is one and the text is our own, else the user's words."""
     candidates = [] if tainted else [shape.instructions, _spoken(payload, shape, SYSTEM_ROLES, last=False)]
     candidates += [_spoken(payload, shape, frozenset({"user"}), last=True), shape.prompt]
     for path in candidates:
@@ -281,7 +280,7 @@ def _place(payload: dict[str, Json], shape: Shape, tainted: bool) -> Path | None
 
 
 def _spoken(payload: dict[str, Json], shape: Shape, roles: frozenset[str], *, last: bool) -> Path | None:
-    """The content of the first or last message in one of these roles."""
+    """Return the path to the content of the first or last message in one of these roles."""
     if shape.messages is None:
         return None
     at = [i for i, message in enumerate(get(payload, shape.messages)) if message["role"] in roles]

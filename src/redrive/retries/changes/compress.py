@@ -1,8 +1,8 @@
-"""Making a payload shorter than a number of tokens without making it wrong.
+"""Shortens a payload below a number of tokens without making the payload invalid.
 
-What goes first is oldest and largest: entries of the context, results of tools, past turns. What stays is the system
-prompt, the message that states the task and the newest turn; those are only ever cut in the middle, where a marker
-says how much is missing. Turns go as a whole, so a call is never left without its result.
+The oldest and largest parts are removed first: context entries, tool results, past turns. The system prompt is kept;
+the message that states the task and the newest turn are only cut in the middle, where a marker says how much is
+missing. Turns are dropped as a whole, so a call always keeps its result.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from redrive.retries.changes.reading import Counter, estimate, tokens
 from redrive.retries.changes.shapes import Adapt, locate
 
 OLD_TEXT: Final = (10_000, 2_000)
-"""To how many characters an old text is cut before whole turns are dropped: first a little, then a lot."""
+"""The lengths in characters to which old texts are cut, one after the other, before whole turns are dropped."""
 SHORTEST: Final = 80
 """No text is cut to fewer characters than this."""
 SUMMARY_SHARE: Final = 10
-"""A tenth of what is allowed is kept free for a summary while deciding what to leave out."""
+"""One part in this many of the limit is kept free for a summary while deciding what to leave out."""
 
 
 class Compressed(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Compressed(msgspec.Struct, frozen=True):
 
 
 class TooLong(msgspec.Struct, frozen=True):
-    """What must be kept is about this long, which is too long."""
+    """The length of the parts that must be kept, if these parts alone exceed the limit."""
 
     tokens: int
 
@@ -43,7 +43,7 @@ def compress(
     count: Counter = estimate,
     summary: str | None = None,
 ) -> Compressed | TooLong:
-    """The payload with fewer than `max_tokens`, or the news that even what must be kept is longer."""
+    """Shorten the payload below `max_tokens`; returns TooLong if even the parts that must be kept are longer."""
     draft = take_apart(payload, locate(payload, adapt), max_tokens, count, summary)
     for step in _STEPS:
         if draft.fits:
@@ -58,9 +58,9 @@ def compress(
 def find_dropped(
     payload: Mapping[str, Json], max_tokens: int, adapt: Adapt | None = None, count: Counter = estimate
 ) -> str | None:
-    """Returns the text that compressing would leave out, so that it can be summarised; None where there is none.
+    """Return the text that compressing would leave out, so that the text can be summarised; None if there is none.
 
-    It is decided with some room left, so that a summary does not push out more than it tells of.
+    Some room stays free while deciding, so that a summary does not push out more text than the summary covers.
     """
     now = tokens(payload, adapt, count)
     if now is None or now < max_tokens:
@@ -72,11 +72,11 @@ def find_dropped(
     return None
 
 
-# ---- the steps, gentlest first; each stops as soon as the draft fits
+# ---- the steps, mildest first; each stops as soon as the draft fits
 
 
 def _cut_giants(draft: Draft) -> None:
-    """One text that alone takes much of the room is what made the input too long: cut it before anything else goes."""
+    """Cut single texts that take much of the room before anything is dropped: such a text made the input too long."""
     _cut_above(draft, draft.texts(asked=False), most=draft.under // 4, share=draft.under // 4)
     _cut_above(draft, draft.texts(asked=True), most=draft.under, share=draft.under // 2)
 
@@ -115,7 +115,7 @@ def _level_words(draft: Draft) -> None:
 
 
 def _level(draft: Draft, found: list[DraftText]) -> None:
-    """Cut all these texts to one length, the greatest that fits: the longest lose most and short ones nothing."""
+    """Cut all given texts to the greatest common length that fits: the longest lose most, short ones nothing."""
     longest = max((text.keep for text in found), default=0)
     level = _greatest(SHORTEST, longest, lambda keep: sum(-draft.saving(text, keep) for text in found), draft)
     for text in found:
@@ -123,7 +123,7 @@ def _level(draft: Draft, found: list[DraftText]) -> None:
 
 
 def _give_back(draft: Draft) -> None:
-    """Where more was cut than needed, let the texts that were cut grow again, the shortest of them first."""
+    """Restore text that was cut without need, the shortest of the cut texts first."""
     found = [text for asked in (False, True) for text in draft.texts(asked=asked) if text.is_cut]
     longest = max((len(text.whole) for text in found), default=0)
     level = _greatest(0, longest, lambda keep: sum(draft.price(text, keep) for text in found), draft)
@@ -132,9 +132,9 @@ def _give_back(draft: Draft) -> None:
 
 
 def _greatest(low: int, high: int, change: Callable[[int], int], draft: Draft) -> int:
-    """The greatest length, to a few parts in a hundred, for which the draft fits; the lowest where none does.
+    """Find the greatest length, to a few percent, for which the draft fits; the lowest if none does.
 
-    Counting tokens may be slow, so the search is not driven to the last character.
+    Counting tokens may be slow, so the search does not go to the last character.
     """
     while high - low > low // 32:
         middle = (low + high + 1) // 2

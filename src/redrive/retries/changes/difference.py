@@ -1,4 +1,4 @@
-"""What differs between two inputs, in lines that a person reads."""
+"""Describes the differences between two inputs in readable lines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from redrive.retries.changes.reading import Counter, estimate, json_text, texts,
 from redrive.retries.changes.shapes import Adapt
 
 SHOWN: Final = 60
-"""Characters of a value that a line shows."""
+"""How many characters of a value a line shows."""
 DEEPEST: Final = 32
 ENTRIES: Final = 400
-"""Entries between the first and the last difference of a list that are matched; more are compared by their number."""
+"""Most entries between the first and last difference of a list that are matched; more are paired by position."""
 MATCHED: Final = 4 * ENTRIES
-"""In all lists of an input together."""
+"""Most entries that are matched in all lists of an input together."""
 
 
 def diff(
     before: Json, after: Json, limit: int = 40, *, adapt: Adapt | None = None, count: Counter = estimate
 ) -> list[str]:
-    """The differences between two effective inputs, at most `limit` lines; none where they are equal."""
+    """Return the differences between two effective inputs in at most `limit` lines; none if the inputs are equal."""
     if same(before, after):
         return []
     lines = [*_sizes(before, after, adapt, count), *_between(before, after, "", 0, _Room())]
@@ -33,7 +33,7 @@ def diff(
 
 
 class _Room:
-    """How many entries may still be matched: an input may have many lists."""
+    """Budget of entries that may still be matched, shared by all lists of an input."""
 
     def __init__(self) -> None:
         self._left = MATCHED
@@ -45,7 +45,7 @@ class _Room:
 
 
 def same(one: Json, other: Json) -> bool:
-    """Are two JSON values equal? Without recursion, so depth does not matter; true is not 1."""
+    """Return whether two JSON values are equal; true is not 1. Without recursion, so any depth works."""
     pairs = [(one, other)]
     while pairs:
         left, right = pairs.pop()
@@ -92,7 +92,7 @@ def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, de
 
 
 def _items(before: list[Json], after: list[Json], path: str, depth: int, room: _Room) -> Iterator[str]:
-    """Entries are matched by how they begin, so one that was cut in the middle is still the same entry."""
+    """Compare two lists. Entries are matched by their beginnings, so an entry cut in the middle still matches."""
     if len(before) != len(after):
         yield f"{path or 'input'}: {len(before):,} → {len(after):,} entries"
     for i, j, k, m in stretches(before, after, _mark, room.for_list(max(len(before), len(after)))):
@@ -109,7 +109,7 @@ def _items(before: list[Json], after: list[Json], path: str, depth: int, room: _
 def stretches(
     before: Sequence[Json], after: Sequence[Json], mark: Callable[[Json], str], most: int = ENTRIES
 ) -> list[tuple[int, int, int, int]]:
-    """Which entries of two lists stand against which. What matching costs grows with the square, so it is bounded."""
+    """Match the entries of two lists. The cost of matching grows with the square, so the number is bounded."""
     head = count_alike(before, after)
     tail = count_alike(before[head:][::-1], after[head:][::-1])
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
@@ -121,7 +121,7 @@ def stretches(
 
 
 def count_alike(one: Sequence[Json], other: Sequence[Json]) -> int:
-    """How many entries both begin with."""
+    """Count the equal entries at the beginning of both lists."""
     number = 0
     for left, right in zip(one, other, strict=False):
         if not same(left, right):
@@ -131,7 +131,7 @@ def count_alike(one: Sequence[Json], other: Sequence[Json]) -> int:
 
 
 def _mark(item: Json) -> str:
-    """By what an entry is known again: its kind and ids and the beginning of its text."""
+    """Return the text by which an entry is matched: its kind, its ids and the beginning of its text."""
     if not isinstance(item, Mapping):
         return json_text(item)[: SHOWN // 2]
     names = [str(item.get(name, "")) for name in ("role", "type", "id", "tool_call_id", "tool_use_id", "name")]
@@ -140,7 +140,7 @@ def _mark(item: Json) -> str:
 
 
 def _range(first: int, end: int) -> str:
-    """Entries by number, counted from 0 as in a path."""
+    """Describe a range of entries by number, counted from 0 as in a path."""
     return f"1 (number {first})" if end - first == 1 else f"{end - first:,} (numbers {first} to {end - 1})"
 
 
@@ -157,7 +157,7 @@ def _values(before: Json, after: Json) -> str:
 
 
 def _first_difference(one: str, other: str) -> int:
-    """Where two texts part, found by halving: texts may be long."""
+    """Find the first difference of two texts by halving, because texts may be long."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -173,7 +173,7 @@ def _excerpt(text: str, start: int) -> str:
 
 
 def _show(value: Json) -> str:
-    """A value in at most a few words, on one line."""
+    """Write a value in a few words on one line."""
     if isinstance(value, Mapping) and isinstance(value.get("role"), str):
         found = texts(value)
         return f"{value['role']}: {_show(found[0][1])}" if found else f"{value['role']}: {_short(json_text(value))}"

@@ -1,6 +1,6 @@
-"""A payload taken apart, so that it can be made shorter piece by piece, and put together again.
+"""Takes a payload apart, so that the payload can be shortened piece by piece, and puts it together again.
 
-The draft knows what each piece costs and which pieces stand or fall together; what to cut is decided in `compress`.
+The draft holds the cost of each piece and which pieces are dropped together; `compress` decides what to cut.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class DraftText(msgspec.Struct):
     whole: str
     cost: int
     asked: bool
-    """Written by the user: cut last."""
+    """Whether the user wrote the text; such texts are cut last."""
     keep: int
-    """How many characters of it stay."""
+    """How many characters of the text stay."""
 
     @property
     def is_cut(self) -> bool:
@@ -56,7 +56,7 @@ class DraftPart(msgspec.Struct):
 
 
 class DraftGroup(msgspec.Struct):
-    """Parts that stay or go together."""
+    """Parts that are kept or dropped together."""
 
     parts: list[DraftPart]
     pinned: bool
@@ -68,7 +68,7 @@ class DraftGroup(msgspec.Struct):
 
 
 class Draft(msgspec.Struct):
-    """A payload on its way to being short enough: it fits when its total is under the limit."""
+    """A payload that is being shortened; the draft fits when its total is under the limit."""
 
     payload: Mapping[str, Json]
     groups: list[DraftGroup]
@@ -86,38 +86,38 @@ class Draft(msgspec.Struct):
         self.total -= group.cost
 
     def cut(self, text: DraftText, keep: int) -> None:
-        """Cut a text to about `keep` characters, if that makes it cheaper."""
+        """Cut a text to about `keep` characters, if that saves tokens."""
         saved = self.saving(text, keep)
         if saved:
             self.total -= saved
             text.cost, text.keep = text.cost - saved, keep
 
     def saving(self, text: DraftText, keep: int) -> int:
-        """How much cutting a text would save."""
+        """Return how many tokens cutting a text would save."""
         if keep >= text.keep:
             return 0
         return max(0, text.cost - self.count(cut_middle(text.whole, keep)))
 
     def grow(self, text: DraftText, keep: int) -> None:
-        """Give a text that was cut some of its middle back."""
+        """Restore some of the middle of a text that was cut."""
         if keep > text.keep:
             price = self.price(text, keep)
             self.total += price
             text.cost, text.keep = text.cost + price, keep
 
     def price(self, text: DraftText, keep: int) -> int:
-        """What growing a text would cost."""
+        """Return how many tokens growing a text would cost."""
         return self.count(cut_middle(text.whole, keep)) - text.cost if keep > text.keep else 0
 
     def texts(self, *, asked: bool, pinned: bool | None = None) -> list[DraftText]:
-        """The texts that are left, the largest first, among equals the oldest."""
+        """Return the remaining texts, the largest first, among equals the oldest."""
         groups = [one for one in self.groups if not one.dropped and pinned in (None, one.pinned)]
         found = [text for group in groups for part in group.parts for text in part.texts if text.asked is asked]
         return sorted(found, key=lambda text: -text.cost)
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """Where a summary goes, and whether a message must open the conversation once its first turns are gone."""
+    """The place for a summary, and whether a message must open the conversation once its first turns are dropped."""
 
     home: Path | None
     index: int | None = None
@@ -130,14 +130,14 @@ class Seat(msgspec.Struct, frozen=True):
 
 
 def cut_middle(text: str, keep: int) -> str:
-    """The beginning and the end of a text, and between them how much is missing. Never longer than the text."""
+    """Cut the middle out of a text and say there how much is missing. The result is never longer than the text."""
     head, tail = _ends(text, keep)
     shorter = f"{text[:head]}\n[… {tail - head:,}{_GAP_ENDS}{text[tail:]}"
     return shorter if tail > head and len(shorter) < len(text) else text
 
 
 def _ends(text: str, keep: int) -> tuple[int, int]:
-    """Where the beginning ends and where the end begins."""
+    """Return where the kept beginning of a text ends and where its kept end begins."""
     head = (keep + 1) // 2
     return head, len(text) - (keep - head)
 
@@ -153,7 +153,7 @@ def take_apart(payload: Mapping[str, Json], shape: Shape, under: int, count: Cou
 
 
 def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counter) -> list[DraftGroup]:
-    """Turns of a conversation; entries of a context, of which the newest stays; the prompt."""
+    """Group the turns of a conversation, the entries of a context (the newest is pinned), or the prompt."""
     found = entries(get(payload, home))
     if home == shape.messages:
         made = [
@@ -174,17 +174,17 @@ def _part(value: Json, home: Path, index: int, count: Counter, *, asked: bool = 
 
 
 def _is_evidence(at: Path) -> bool:
-    """A tool's result inside a message: ("content", 2, "content"), with or without more steps."""
+    """Return whether a path is a tool's result in a message: ("content", 2, "content"), with or without more steps."""
     return len(at) > 2 and at[2] == "content"
 
 
 def _standing(value: Json, home: Path, index: int, count: Counter) -> DraftPart:
-    """A system message: counted and never cut."""
+    """Make the part of a system message, which is counted and never cut."""
     return DraftPart(home, index, [], fixed_tokens(value, count) + sum(count(text) for _, text in texts(value)))
 
 
 def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
-    """Chooses the task's message, else the first that stays; without a user message one must be added."""
+    """Choose the task's message for a summary, else the first that stays; without a user message one must be added."""
     if shape.messages is None:
         return Seat(shape.context or shape.prompt, note=note)
     messages = get(payload, shape.messages)
@@ -198,7 +198,7 @@ def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
 # ---- putting together
 
 Kept = list[tuple[int, Json]]
-"""What stays of a list, with the index that each entry had."""
+"""The entries of a list that stay, each with its former index."""
 
 
 def put_together(draft: Draft) -> dict[str, Json]:
@@ -231,7 +231,7 @@ def _cut_texts(value: Json, found: list[DraftText]) -> Json:
 
 
 def _place_summary(kept: Kept, seat: Seat, *, lost: bool) -> Kept:
-    """What stays, with the summary in its seat."""
+    """Insert the summary into the entries that stay."""
     if seat.opens:
         return _open_conversation(kept, seat.note or MISSING_TURNS) if seat.note or lost else kept
     if not seat.note:
@@ -244,13 +244,13 @@ def _place_summary(kept: Kept, seat: Seat, *, lost: bool) -> Kept:
 
 
 def _in_the_gap(text: str, note: str) -> str:
-    """A text with the summary where its middle was, for what stands last is often the question itself."""
+    """Insert the summary where the middle of a text was cut out, because the end is often the question itself."""
     head, gap, tail = text.partition(_GAP_ENDS)
     return f"{head}{gap}{note}\n{tail}" if gap else f"{text}\n\n{note}"
 
 
 def _open_conversation(kept: Kept, words: str) -> Kept:
-    """A conversation must not begin with the assistant or a tool: the user says that something is missing."""
+    """Add a user message that says what is missing: a conversation must not begin with the assistant or a tool."""
     at = next((at for at, (_, one) in enumerate(kept) if one["role"] not in SYSTEM_ROLES), len(kept))
     return [*kept[:at], (-1, {"role": "user", "content": words}), *kept[at:]]
 
@@ -263,18 +263,18 @@ def _append_note(message: Mapping[str, Json], note: str) -> Json:
 
 
 def _entry(kept: Kept, note: str) -> Json:
-    """A summary among context entries, in the form that they have."""
+    """Return a summary in the form that the context entries have."""
     like = kept[0][1] if kept else ""
     if isinstance(like, str):
         return note
     return {next((key for key in TEXT_KEYS if key in like), "text"): note}
 
 
-# ---- what is gone
+# ---- what was left out
 
 
 def list_left_out(draft: Draft) -> Iterator[str]:
-    """Everything that is no longer there, in words."""
+    """Yield the text of every part that was dropped or cut."""
     for group in draft.groups:
         for part in group.parts:
             if group.dropped:
@@ -284,7 +284,7 @@ def list_left_out(draft: Draft) -> Iterator[str]:
 
 
 def _describe_part(value: Json) -> str:
-    """A message or context entry in words."""
+    """Write a message or context entry as text."""
     words = [text for _, text in texts(value)]
     if isinstance(value, Mapping) and "role" in value:
         if calls(value):

@@ -1,7 +1,7 @@
-"""What of a payload a model reads: its prose, which may be cut, and the rest, which only counts.
+"""Finds the parts of a payload that a model reads, and counts their tokens. Only prose may be cut.
 
-Token numbers are estimates unless the task brings a counter of its own; they add up piece by piece, so that leaving a
-piece out saves exactly what it was counted as.
+Token numbers are estimates unless the task has its own counter. They add up piece by piece, so leaving a piece out
+saves exactly the tokens that were counted for that piece.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from redrive.core.job import Json
 from redrive.retries.changes.shapes import MISSING, Adapt, Path, Shape, get, is_count, is_text, locate, outside
 
 Counter = Callable[[str], int]
-"""How many tokens a text is."""
+"""A function that counts the tokens of a text."""
 
 TEXT_KEYS: Final = ("text", "content", "page_content", "body", "snippet", "document")
-"""Where a context entry keeps its prose. Other strings (ids, links, encoded data) are never cut."""
+"""The keys under which a context entry holds prose. Other strings (ids, links, encoded data) are never cut."""
 MESSAGE_TOKENS: Final = 4
-"""What a message costs beside its words: role and separators."""
+"""Tokens of a message beside its words: role and separators."""
 IMAGE_TOKENS: Final = 1600
-"""Providers count an image by its pixels and scale it down: this is about the most it costs."""
+"""About the most tokens that an image costs: providers count its pixels and scale large images down."""
 
 
 def estimate(text: str) -> int:
-    """About how many tokens a text is: one for every three and a half bytes, rounded up."""
+    """Estimate the tokens of a text: one for every three and a half bytes, rounded up."""
     return -(-2 * len(text.encode("utf-8", "surrogatepass")) // 7)
 
 
 def blocks(message: Mapping[str, Json]) -> list[Json]:
-    """A message's content blocks; none where its content is plain text."""
+    """Return a message's content blocks; none if the content is plain text."""
     content = message.get("content")
     return content if isinstance(content, list) else []
 
 
 def texts(part: Json) -> list[tuple[Path, str]]:
-    """The prose of a message or of a context entry and where it stands: what may be cut. Never a call's arguments."""
+    """Return the prose of a message or context entry, which may be cut, with its paths. Never a call's arguments."""
     if isinstance(part, str):
         return [((), part)] if part else []
     if not isinstance(part, Mapping):
@@ -78,7 +78,7 @@ def _is_prose(block: Json) -> bool:
 
 
 def fixed_tokens(part: Json, count: Counter) -> int:
-    """What a message or context entry costs apart from its `texts`: calls, images, documents, ids."""
+    """Count the tokens of a message or context entry apart from its `texts`: calls, images, documents, ids."""
     if isinstance(part, str):
         return 0
     if not isinstance(part, Mapping):
@@ -98,7 +98,7 @@ def _count_json(value: Json, count: Counter) -> int:
 
 
 def _block_tokens(block: Json, count: Counter) -> int:
-    """What a content block costs beside the prose in it."""
+    """Count the tokens of a content block beside its prose."""
     if isinstance(block, str) or _is_prose(block):
         return 0
     if not isinstance(block, Mapping):
@@ -111,7 +111,7 @@ def _block_tokens(block: Json, count: Counter) -> int:
 
 
 def _other_tokens(block: Json, count: Counter) -> int:
-    """A block without prose: an image by a rough constant, a file kept beside the job by its size, else its JSON."""
+    """Count a block without prose: an image by a rough constant, a file kept beside the job by size, else its JSON."""
     if isinstance(block, Mapping):
         if block.get("type") in ("image", "image_url", "input_image") or _is_image(block.get("media_type")):
             return IMAGE_TOKENS
@@ -129,7 +129,7 @@ def part_tokens(part: Json, count: Counter) -> int:
 
 
 def standing_tokens(payload: Json, shape: Shape, count: Counter) -> int:
-    """What is read in any case: the system prompt and the tools' descriptions."""
+    """Count the tokens that are read in any case: the system prompt and the tools' descriptions."""
     total = 0
     for path in (shape.instructions, shape.tools):
         if path is None or (shape.messages and outside(path, shape.messages) is None):
@@ -141,7 +141,7 @@ def standing_tokens(payload: Json, shape: Shape, count: Counter) -> int:
 
 
 def tokens(payload: Mapping[str, Json], adapt: Adapt | None = None, count: Counter = estimate) -> int | None:
-    """About how many tokens the model will read; None where nothing in the payload is known to be read by one."""
+    """Estimate the tokens that the model will read; None if no part of the payload is known to be read by a model."""
     shape = locate(payload, adapt)
     if not shape.readable:
         return None
@@ -151,7 +151,7 @@ def tokens(payload: Mapping[str, Json], adapt: Adapt | None = None, count: Count
 
 
 def parts_of(shape: Shape) -> Sequence[Path]:
-    """The places of what can be shortened, the least important first."""
+    """Return the paths of the parts that can be shortened, the least important first."""
     return list(dict.fromkeys(path for path in (shape.context, shape.messages, shape.prompt) if path))
 
 
@@ -160,7 +160,7 @@ def entries(value: Json) -> list[Json]:
 
 
 def json_text(value: Json) -> str:
-    """A value as JSON. What JSON cannot say, or is too deep for it, gives the strings found in it."""
+    """Encode a value as JSON. A value that JSON cannot express, or that is nested too deeply, gives its strings."""
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):

@@ -1,7 +1,7 @@
-"""Where a payload keeps what a model reads: messages, prompt, context, instructions, model and output limit.
+"""Locates what a model reads in a payload: messages, prompt, context, instructions, model and output limit.
 
-A task says it with `Adapt`; what it leaves unsaid is recognised in the forms that OpenAI's and Anthropic's interfaces
-take. Nothing here changes a payload in place: `put` copies what lies on the way to the new value and shares the rest.
+A task declares the places with `Adapt`; other places are recognised in the forms of OpenAI's and Anthropic's
+interfaces. No function changes a payload in place: `put` copies the path to the new value and shares the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMITS: Final = ("max_tokens", "max_output_tokens", "max_completion_tokens")
 
 
 class Adapt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a task's payload keeps what a retry may change: dotted paths, such as "request.messages"."""
+    """The places in a task's payload that a retry may change: dotted paths, such as "request.messages"."""
 
     messages: str | None = None
     prompt: str | None = None
@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def readable(self) -> bool:
-        """Is there anything that a model reads?"""
+        """Whether the payload has anything that a model reads."""
         return bool(self.messages or self.prompt or self.context)
 
 
@@ -61,7 +61,7 @@ def dotted(path: str | None) -> Path | None:
 
 
 def get(value: Json, path: Path) -> Json:
-    """What stands at a path, or MISSING."""
+    """Return the value at a path, or MISSING."""
     for step in path:
         value = _child(value, step)
     return value
@@ -76,7 +76,7 @@ def _child(value: Json, step: Step) -> Json:
 
 
 def put(value: Json, path: Path, new: Json) -> Json:
-    """The same value with something new at a path, whose parent must exist. The old value stays as it is."""
+    """Return a copy of the value with a new value at a path, whose parent must exist. The old value is not changed."""
     if not path:
         return new
     step, rest = path[0], path[1:]
@@ -95,7 +95,7 @@ def spell(path: Path) -> str:
 
 
 def locate(payload: Mapping[str, Json], adapt: Adapt | None = None) -> Shape:
-    """The places of a payload: those that the task declared, and beside them those that are well known."""
+    """Find the places of a payload: those that the task declared, and the well-known ones beside them."""
     said = adapt or _NOTHING_SAID
     beside = _beside(said)
     messages = _find(payload, said.messages, (*beside, "messages"), is_messages)
@@ -119,19 +119,19 @@ def locate(payload: Mapping[str, Json], adapt: Adapt | None = None) -> Shape:
 
 
 def find_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None:
-    """Returns the model that a payload names, or None."""
+    """Return the model that a payload names, or None."""
     path = locate(payload, adapt).model
     found = get(payload, path) if path else None
     return found if isinstance(found, str) else None
 
 
 def outside(path: Path | None, messages: Path) -> Path | None:
-    """A place inside the messages is read with them, and must not be counted or cut twice."""
+    """Return the path, or None if it is inside the messages: such a place must not be counted or cut twice."""
     return None if path and path[: len(messages)] == messages else path
 
 
 def _beside(said: Adapt) -> Path:
-    """The object that holds what is read; model, system prompt and limits are looked for next to it."""
+    """Return the path of the object that holds the input, in which model, system prompt and limits are looked for."""
     return (dotted(said.messages or said.prompt or said.context) or ())[:-1]
 
 
@@ -141,7 +141,7 @@ def _find(payload: Json, said: str | None, known: Path, fits: Callable[[Json], b
 
 
 def _find_declared(payload: Json, said: str | None) -> Path | None:
-    """A place that the task declared. It may be empty (a parameter with a default), its parent must be there."""
+    """Return a declared path. The place may be empty (a parameter with a default), but its parent must exist."""
     path = dotted(said)
     if path is None or not isinstance(get(payload, path[:-1]), Mapping):
         return None

@@ -1,6 +1,6 @@
-"""Which messages of a conversation stand or fall together.
+"""Groups the messages of a conversation into turns, which are kept or dropped as a whole.
 
-A turn starts where the assistant begins to speak and lasts until it speaks again, so any turn can go without breaking
+A turn starts with an assistant message and ends before the next one, so any turn can be dropped without breaking
 the alternation of roles. A call and its results are always in one turn, however many run side by side.
 """
 
@@ -18,14 +18,14 @@ Message = Mapping[str, Json]
 
 
 class MessageTurn(msgspec.Struct, frozen=True):
-    """Messages by their index. A pinned turn states the task or is the newest, and stays."""
+    """The indices of the messages of one turn. A pinned turn states the task or is the newest, and is never dropped."""
 
     members: tuple[int, ...]
     pinned: bool = False
 
 
 def turns(messages: Sequence[Message]) -> list[MessageTurn]:
-    """The turns of a conversation, oldest first. System messages belong to none of them: they stay in any case."""
+    """Return the turns of a conversation, oldest first. System messages belong to no turn: they are always kept."""
     order = [index for index, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES]
     spans = _join(_spans(messages, order), messages)
     asked = [index for index in order if _asks(messages[index])]
@@ -35,12 +35,12 @@ def turns(messages: Sequence[Message]) -> list[MessageTurn]:
 
 
 def task_of(messages: Sequence[Message]) -> int | None:
-    """The first message in which the user says something: what the conversation is for."""
+    """Return the index of the first message written by the user, which states the purpose of the conversation."""
     return next((index for index, message in enumerate(messages) if _asks(message)), None)
 
 
 def _asks(message: Message) -> bool:
-    """Does the user speak here? In Anthropic's form the results of tools come as the user, too."""
+    """Return whether the user wrote the message. In Anthropic's form tool results have the role "user", too."""
     if message["role"] != "user":
         return False
     content = message.get("content")
@@ -60,7 +60,7 @@ def _spans(messages: Sequence[Message], order: Sequence[int]) -> list[list[int]]
 
 
 def _begins(messages: Sequence[Message], span: Sequence[int], index: int, task: int | None) -> bool:
-    """Does a new turn begin here? The task stands alone, and so does each message before the assistant first speaks."""
+    """Return whether a message begins a turn. The task is a turn alone, as is each message before the assistant's."""
     if task in (index, span[-1]):
         return True
     before, role = messages[span[-1]]["role"], messages[index]["role"]
@@ -70,7 +70,7 @@ def _begins(messages: Sequence[Message], span: Sequence[int], index: int, task: 
 
 
 def _join(spans: list[list[int]], messages: Sequence[Message]) -> list[list[int]]:
-    """Spans put together again where one answers a call of another. Ids may be used again: the newest call counts."""
+    """Join spans of which one answers a tool call of another. Ids may be reused: the newest call counts."""
     called: dict[str, int] = {}
     joined: list[tuple[int, list[int]]] = []
     for at, span in enumerate(spans):
@@ -85,7 +85,7 @@ def _join(spans: list[list[int]], messages: Sequence[Message]) -> list[list[int]
 
 
 def calls(message: Message) -> list[str]:
-    """The ids of the tool calls that a message makes, in either form."""
+    """Return the ids of the tool calls that a message makes, in OpenAI's or Anthropic's form."""
     made = message.get("tool_calls")
     ids = [call.get("id") for call in made if isinstance(call, Mapping)] if isinstance(made, list) else []
     ids += [block.get("id") for block in blocks(message) if _is_kind(block, "tool_use")]
@@ -93,7 +93,7 @@ def calls(message: Message) -> list[str]:
 
 
 def answers(message: Message) -> list[str]:
-    """The ids of the calls whose results a message carries."""
+    """Return the ids of the calls whose results a message carries."""
     ids = [message.get("tool_call_id")] if message["role"] == "tool" else []
     ids += [block.get("tool_use_id") for block in blocks(message) if _is_result(block)]
     return [one for one in ids if isinstance(one, str)]
@@ -104,6 +104,6 @@ def _is_result(block: Json) -> bool:
 
 
 def _is_kind(block: Json, suffix: str) -> bool:
-    """Tools that run at the provider have kinds of their own: server_tool_use, web_search_tool_result and the like."""
+    """Return whether a block's type ends so: tools run by the provider add prefixes, as in web_search_tool_result."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     return isinstance(kind, str) and kind.endswith(suffix)
