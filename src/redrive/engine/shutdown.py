@@ -1,4 +1,4 @@
-"""SIGTERM is obeyed although the event loop is blocked: a thread ends the process when the grace is over."""
+"""Obeys SIGTERM although the event loop is blocked: a thread ends the process when the grace is over."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger("redrive.worker")
 ANSWER_SECONDS: Final = 0.5
 """An event loop that does not answer within this time is blocked."""
 BY_A_JOB: Final = 128 + signal.SIGTERM
-"""The exit status where a job told the process to end: no process manager takes that for a wish of its own."""
+"""Exit status where a job told the process to end: a process manager sees by it that the end was not its own order."""
 FAREWELL_SECONDS: Final = 0.4
-"""How long the store has to take what is given back."""
+"""Seconds that the store has to take the jobs that are given back."""
 
 
 class ShutdownWatch:
-    """Watches a process that was told to end. An event loop that answers ends by itself, however long it takes."""
+    """Ends a process that was told to end and whose event loop is blocked. A loop that answers ends by itself."""
 
     def __init__(self, workers: Callable[[], Iterable[Worker]], grace: float, status: int = 0) -> None:
         self._workers = workers
@@ -35,25 +35,25 @@ class ShutdownWatch:
         self._status = status
         self._loop = asyncio.get_running_loop()
         self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """A queue and no event, because a signal may arrive in the middle of another one's handler: setting an event
-        takes a lock that the interrupted handler holds, and both would wait for ever."""
+        """A queue instead of an event, because a signal may arrive while another one's handler runs: setting an event
+        takes a lock that the interrupted handler holds, and both handlers would wait for ever."""
         self._over = threading.Event()
 
     def hear(self, *numbers: signal.Signals) -> None:
-        """Notices these signals, which the event loop handles as well; its own handler must be there already.
+        """Listens for these signals, which the event loop handles as well; the loop's handler must be there already.
 
-        The loop's handler runs when the loop gets its turn, Python's own one also while a task blocks it.
+        The loop's handler runs only when the loop is free, Python's handler also while a task blocks the loop.
         """
         for number in numbers:
             signal.signal(number, lambda *_: self.tell())
         threading.Thread(target=self._watch, name="redrive-ending", daemon=True).start()
 
     def tell(self) -> None:
-        """The process was told to end. May be called by a signal handler, also within itself."""
+        """Reports that the process was told to end. May be called by a signal handler, also while that handler runs."""
         self._told.put(None)
 
     def over(self) -> None:
-        """What had to stop has stopped."""
+        """Reports that everything that had to stop has stopped."""
         self._over.set()
         self.tell()
 
@@ -71,13 +71,13 @@ class ShutdownWatch:
         answered = threading.Event()
         try:
             self._loop.call_soon_threadsafe(answered.set)
-        except RuntimeError:  # it is closed: there is nothing left to watch
+        except RuntimeError:  # the loop is closed: there is nothing left to watch
             self._over.set()
             return True
         return answered.wait(ANSWER_SECONDS)
 
     def _end(self) -> None:
-        """Ends the process. The job that blocks is left to the lock file, which tells other processes at once."""
+        """Ends the process. The blocking job is not given back: the lock file tells other processes at once."""
         for worker in self._workers():
             try:
                 asyncio.run(asyncio.wait_for(worker.abandon(), FAREWELL_SECONDS))

@@ -1,4 +1,4 @@
-"""Steps that are written once, as generators that ask for what they need; an async and a blocking driver answer."""
+"""Runs steps that are written once, as generators that yield what they need, by an async or a blocking driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redrive.engine.threads import finish
 
 
 class Ask:
-    """A step wants something awaited."""
+    """A step's request to await something."""
 
     __slots__ = ("awaitable",)
 
@@ -18,7 +18,7 @@ class Ask:
 
 
 class Call:
-    """A step wants the user's function called."""
+    """A step's request to call the user's function."""
 
     __slots__ = ("args", "function", "kwargs")
 
@@ -35,7 +35,7 @@ Steps = Generator[Ask | Call, Any, Any]
 
 
 def drive_blocking(steps: Steps, answer: Callable[[Ask | Call], Any]) -> Any:
-    """Runs steps to their end; `answer` waits for what they ask for."""
+    """Runs steps to their end; `answer` carries out each request and returns its result."""
     try:
         want = next(steps)
         while True:

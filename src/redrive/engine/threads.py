@@ -1,4 +1,4 @@
-"""Threads for plain functions. Daemons: one that never returns must not keep the process from ending."""
+"""Runs plain functions in threads. The threads are daemons: one that hangs must not keep the process from ending."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Queue = queue.SimpleQueue[tuple[Work, Answer] | None]
 
 
 class Threads:
-    """As many threads as there are sync tasks running at once, reused, never joined."""
+    """Pool of as many threads as sync tasks run at once; the threads are reused and never joined."""
 
     def __init__(self) -> None:
         self._renew()
@@ -34,7 +34,7 @@ class Threads:
         self._started = 0
 
     def run(self, function: Work) -> asyncio.Future[Any]:
-        """The function's result, as a future of the running loop. Cancelling the future does not stop the function."""
+        """Runs the function in a thread, as a future of the loop. Cancelling the future leaves the function running."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
@@ -58,7 +58,7 @@ class Threads:
         return future
 
     def stop(self) -> None:
-        """Let the idle threads end. Those at work end with their task, or with the process."""
+        """Ends the idle threads. The busy ones end with their task, or with the process."""
         for _ in range(self._started):
             self._work.put(None)
         self._renew()
@@ -68,7 +68,7 @@ NOT_RUN: Final = (CoroutineType, asyncio.Future, GeneratorType, AsyncGeneratorTy
 
 
 async def finish(value: Any) -> Any:
-    """What a function returned, once it has really run: a lambda or a decorator may have returned a coroutine only."""
+    """Awaits a function's return value until the function has run: a lambda or a decorator may return a coroutine."""
     while isinstance(value, NOT_RUN) or inspect.isawaitable(value):
         if isinstance(value, GeneratorType | AsyncGeneratorType):
             raise TypeError("it returned a generator, whose code has not run: return what it yields as a list")
@@ -77,7 +77,7 @@ async def finish(value: Any) -> Any:
 
 
 async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of the user's answers, plain or async. Nobody else has to wait for a plain one."""
+    """Calls a user's function, plain or async. A plain one runs in a thread, so that the event loop need not wait."""
     if inspect.iscoroutinefunction(function):
         return await finish(function(*arguments))
     call, threads = _Call(function, arguments), Threads()
@@ -92,7 +92,7 @@ async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 async def ask_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The same, for so long."""
+    """Calls a user's function as `ask` does, with a limit of `seconds`."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -104,14 +104,14 @@ async def ask_within(seconds: float, function: Callable[..., Any], *arguments: A
 
 
 MOST_GIVEN_UP: Final = 4
-"""So many calls of one function may hang when it is not called again: each of them keeps a thread."""
+"""Number of hanging calls with which a function is not called again: each hanging call keeps a thread."""
 
 
 class _Call:
-    """A call of a plain function, which may go on after whoever asked has left."""
+    """A call of a plain function, which may go on after its caller has given up."""
 
     _hanging: ClassVar[dict[int, int]] = {}
-    """How many of a function's calls were given up and have not returned, by its identity; they keep it alive."""
+    """Number of given-up calls that have not returned, by the function's identity; they keep the function alive."""
     _lock: ClassVar = threading.Lock()
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -136,7 +136,7 @@ class _Call:
 
     @classmethod
     def forget_all(cls) -> None:
-        """Forget the calls of a parent process: a forked child has none of the threads that hang."""
+        """Forgets the calls of a parent process: a forked child has none of the threads that hang."""
         cls._hanging.clear()
         cls._lock = threading.Lock()
 
@@ -151,7 +151,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class CarriedError(Exception):
-    """Carries what a future cannot: an exception that would close or cancel whatever awaits it, or end its loop."""
+    """Carries an exception that a future cannot: one that would close or cancel the awaiting task, or end its loop."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(repr(error))
@@ -167,7 +167,7 @@ def _serve(work: Queue, idle: threading.Semaphore) -> None:
             wrapped = RuntimeError("the task raised StopIteration")
             wrapped.__cause__ = error
             answer(None, wrapped)  # a future cannot carry StopIteration
-        except (Exception, Signal) as error:  # noqa: BLE001 - handed to whoever awaits it
+        except (Exception, Signal) as error:  # noqa: BLE001 - handed to the awaiting task
             answer(None, error)
         except BaseException as error:  # noqa: BLE001 - the same
             answer(None, CarriedError(error))

@@ -1,10 +1,10 @@
-"""Traces by OpenTelemetry's conventions for messaging: who sent a job, and every attempt to do it.
+"""Traces the sending of a job and each of its attempts, by OpenTelemetry's conventions for messaging.
 
-A job keeps the context it was sent in (`traceparent`) for as long as it lives. So each of its attempts, in whatever
-process, after whatever retries and redrives, is a span of the trace of whoever asked for the work.
+A job keeps the context it was sent in (`traceparent`) for as long as it lives. So each of its attempts, in any process,
+after any number of retries and redrives, is a span of the sender's trace.
 
-Nobody pays for what nobody listens to. opentelemetry is never imported first from here: a program that wants traces has
-imported it and has set a tracer provider before it starts a worker. Without one there is no tracer and no span.
+A program without traces pays nothing. opentelemetry is never imported first from here: a program that wants traces has
+imported it and has set a tracer provider before it starts a worker. Without a provider there is no tracer and no span.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ log = logging.getLogger("redrive.tracing")
 SYSTEM: Final = "redrive"
 TRACEPARENT: Final = "traceparent"
 LOST: Final = "preempted"
-"""What a failure is called where the worker, or its lease, is gone."""
+"""Error type of an attempt whose worker, or whose lease, is gone."""
 _FAILED: Final = frozenset({"failed", "lost"})
-"""Outcomes of attempts that are errors, whatever is decided next. Held or snoozed is none."""
+"""Outcomes of attempts that are errors, whether or not a retry follows. A held or snoozed attempt is no error."""
 
 Attributes = dict[str, "AttributeValue"]
 
 
 def call_safely(act: Callable[..., T], *said: object) -> T | None:
-    """Whoever listens must not harm the work: what goes wrong in a span processor is told, and that is all."""
+    """Calls `act` and logs what it raises: an error in a span processor must not harm the work."""
     try:
         return act(*said)
-    except Exception as error:  # noqa: BLE001 - whatever a span processor of somebody else raises
+    except Exception as error:  # noqa: BLE001 - a foreign span processor may raise anything
         log.warning("a trace is incomplete, the work goes on: %r", error)
         return None
 
 
 class TracedJobs(msgspec.Struct, frozen=True):
-    """Jobs on their way to the store, each with the context of its sending."""
+    """Jobs about to be inserted, each with the trace context of its sending."""
 
     span: trace.Span | None
     jobs: list[Job]
 
     def accepted(self, inserted: Sequence[Inserted]) -> None:
-        """Which jobs they became: a repeated key has one already."""
+        """Records on the span the id of a single job, and how many jobs had a repeated key and thus exist already."""
         if self.span is None:
             return
         if len(inserted) == 1:
@@ -80,7 +80,7 @@ class Tracer:
 
     @contextmanager
     def sending(self, jobs: Sequence[Job]) -> Iterator[TracedJobs]:
-        """One span for what is handed in together, with the error where the store does not take it."""
+        """Opens one span for jobs enqueued together; the span gets the error if the store does not take the jobs."""
         span = call_safely(self._send, jobs)
         with self._current(span):
             said = self.traceparent() if span is not None else None
@@ -105,7 +105,7 @@ class Tracer:
 
     @contextmanager
     def _current(self, span: trace.Span | None) -> Iterator[None]:
-        """Current while the block runs, so that what is called there becomes a part of it; then it is over."""
+        """Makes the span current while the block runs, so that spans opened there become its children, then ends it."""
         if span is None:
             yield
             return
@@ -117,13 +117,13 @@ class Tracer:
             call_safely(span.end)
 
     def _asked_by(self, jobs: Sequence[Job]) -> TraceContext | None:
-        """Whoever asks now, or the one whom the caller named in the headers; None means: what is current."""
+        """Returns the context that the caller named in the headers; None, for the current one, if a span is current."""
         if self._trace.get_current_span().get_span_context().is_valid:
             return None
         return self._creation(jobs[0]) if jobs else None
 
     def _creation(self, job: Job) -> TraceContext | None:
-        """The context in which the job was sent, as far as it is known."""
+        """Returns the context in which the job was sent; None if it is not known."""
         said = job.readable_options.traceparent if job.options_json else None
         if said is None:
             return None
@@ -131,7 +131,7 @@ class Tracer:
         return found if self._trace.get_current_span(found).get_span_context().is_valid else None
 
     def traceparent(self) -> str | None:
-        """Of the current span, as it goes over the wire."""
+        """Returns the traceparent of the current span, as a header carries it."""
         carrier: dict[str, str] = {}
         self._wire.inject(carrier)
         return carrier.get(TRACEPARENT)
@@ -140,7 +140,7 @@ class Tracer:
 
     @contextmanager
     def attempt(self, job: Job, *, somebody_waits: bool) -> Iterator[trace.Span | None]:
-        """The span of one attempt. Somebody who waits for it may have a trace of his own."""
+        """Opens the span of one attempt. Without a sender's trace, the span joins the trace of a caller that waits."""
         span = call_safely(self._begin, job, somebody_waits)
         with self._current(span):
             yield span
@@ -150,7 +150,7 @@ class Tracer:
         links = [self._trace.Link(self._trace.get_current_span(creation).get_span_context())] if creation else None
         return self._tracer.start_span(
             f"process {job.queue}",
-            # What happens to be current in a worker has nothing to do with the job.
+            # A span that happens to be current in a worker has nothing to do with the job.
             context=creation or (None if somebody_waits else self._contexts.Context()),
             kind=self._trace.SpanKind.CONSUMER,
             attributes=_describe_queue(job.queue, "process") | _describe_job(job) | _describe_run(job),
@@ -159,7 +159,7 @@ class Tracer:
         )
 
     def settled(self, span: trace.Span | None, commit: Commit | None) -> None:
-        """How the attempt ended and what was decided, as an event."""
+        """Records on the span, as an event, how the attempt ended and what was decided."""
         if span is not None and span.is_recording():
             call_safely(self._settled, span, commit)
 
@@ -171,7 +171,7 @@ class Tracer:
             self._decided(span, commit.transitions[0])
 
     def lost(self, move: Transition) -> None:
-        """The attempt of a worker that died, told by whoever found it: its own span went with it."""
+        """Writes the span of a dead worker's attempt, in the process that found it: the worker's own span is lost."""
         call_safely(self._lost, move)
 
     def _lost(self, move: Transition) -> None:
@@ -205,12 +205,12 @@ class Tracer:
 
 
 API: Final = "opentelemetry.trace"
-"""The module that a program which traces has imported."""
+"""The module that a program with traces has imported."""
 _tracer: Tracer | None = None
 
 
 def get_tracer() -> Tracer | None:
-    """The tracer, if this program has a tracer provider by now. Without opentelemetry this is one look into a dict."""
+    """Returns the tracer, if this program has a tracer provider by now. Without opentelemetry: one dict lookup."""
     global _tracer
     api = sys.modules.get(API)
     if api is None:
@@ -224,7 +224,7 @@ def get_tracer() -> Tracer | None:
 
 
 def get_traceparent() -> str | None:
-    """Of the attempt that runs here, for those whom it calls; None where nobody listens."""
+    """Returns the traceparent of the attempt that runs here, for the services it calls; None without a tracer."""
     found = get_tracer()
     return None if found is None else found.traceparent()
 
@@ -267,7 +267,7 @@ def _describe_run(job: Job) -> Attributes:
 
 
 def _describe_decision(move: Transition) -> Attributes:
-    """What was decided, and why, in redrive's own words; never what the job carries."""
+    """Describes what was decided, and why, in redrive's own terms, never with the job's payload."""
     attempt, cause = move.attempt, move.attempt.cause if move.attempt else None
     said: dict[str, object] = {
         "why": move.why,

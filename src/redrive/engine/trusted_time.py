@@ -1,4 +1,4 @@
-"""Reads the clocks and keeps the record in the store by which core/trusted_time decides what may be destroyed."""
+"""Reads the clocks and stores the record by which core/trusted_time decides what may be destroyed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TRUSTED_TIME: Final = Kind[ClockRecord]("trusted_time", ClockRecord)
 KEY: Final = "record"
 _PROCESS: Final = secrets.token_hex(8)
 EARLIER: Final = 1000
-"""Moves that are looked through for one that was made before this process began."""
+"""Number of latest moves that are searched for one made before this process began."""
 _first: dict[str, ClockReading] = {}
-"""What each clock of this process said first."""
+"""First reading of each clock of this process."""
 _met: list[Clock] = []
-"""Clocks other than the system's. They are kept: another one in the place of a lost clock would be taken for it."""
+"""Clocks other than the system's, kept alive: a new clock at the address of a lost one would be taken for it."""
 
 
 def meet_clock(clock: Clock) -> ClockReading:
-    """Notes what a clock says when this process sees it first: from then on its own steady clock vouches for it."""
+    """Keeps the first reading of a clock in this process: from then on its own steady clock vouches for it."""
     now = _read(clock, 0.0)
     found = _first.get(now.process)
     if found is None:
@@ -38,12 +38,12 @@ def meet_clock(clock: Clock) -> ClockReading:
 
 
 def read_clock(clock: Clock) -> ClockReading:
-    """Reads both clocks."""
+    """Reads the wall clock and the steady clock."""
     return _read(clock, meet_clock(clock).began)
 
 
 async def observe_clock(store: Store, clock: Clock, *, write: bool = True) -> ClockRecord:
-    """Reads the clocks, adds the reading to the record and tells of a jump. Gives the record as it was before."""
+    """Reads the clocks, adds the reading to the record and logs a jump. Returns the record as it was before."""
     kept = await TRUSTED_TIME.get(store, KEY)
     before = kept.value if kept else await _first_record(store, clock)
     after = advance(before, read_clock(clock))
@@ -55,26 +55,26 @@ async def observe_clock(store: Store, clock: Clock, *, write: bool = True) -> Cl
 
 
 async def time_for_destroying(store: Store, clock: Clock) -> float:
-    """Gives the time by which something may be old enough to be deleted, buried or forgotten."""
+    """Returns the time by which something may be old enough to be deleted, made a dead letter or forgotten."""
     return decide(await observe_clock(store, clock, write=False), read_clock(clock))
 
 
 async def read_clock_jump(store: Store) -> ClockHold | None:
-    """Gives the jump of the clock that has not held yet: since when, and by how much. None where there is none."""
+    """Returns the jump of the clock that is not trusted yet (since when, and by how much), or None."""
     kept = await TRUSTED_TIME.get(store, KEY)
     hold = kept.value.hold if kept else None
     return hold if hold is not None and hold.jumped else None
 
 
 async def _first_record(store: Store, clock: Clock) -> ClockRecord:
-    """Where no process has read the clock yet, the latest move of a job says what time it was then."""
+    """Makes the record where no process has read the clock yet: the latest move of a job gives an earlier time."""
     first = meet_clock(clock)
     earlier = [event.at for event in await store.latest(EARLIER) if event.at < first.wall]
     return advance(ClockRecord(ClockReading(max(earlier))), first) if earlier else ClockRecord(first)
 
 
 def _log_hold_change(before: ClockRecord, after: ClockRecord) -> bool:
-    """Logs a new time that begins to be held, or the end of it; True where there was something to tell."""
+    """Logs the beginning or the end of a hold on the clock's new time; returns whether there was something to log."""
     if after.hold is not None and (before.hold is None or before.hold.since != after.hold.since):
         log.warning("%s", describe(after.hold))
         return True

@@ -1,4 +1,4 @@
-"""Looking outside: whether the effects of an earlier attempt landed. One function for every path that may replay."""
+"""Verifies whether the effects of an earlier attempt landed. Every path that may replay uses one function."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from redrive.errors import StoreError
 
 log = logging.getLogger("redrive.effects")
 LOOK_SECONDS: Final = 60.0
-"""So long a verifier or another function that goes with a task may take, unless the task has a timeout of its own."""
+"""Longest time for a verifier or another function that belongs to a task, unless the task has its own timeout."""
 WITNESS_LIMIT: Final = 64 * 1024
 SHOWN_WITNESS: Final = 2_000
 """Characters of a witness that an attempt keeps and shows; the whole is kept beside the job, for the verifiers."""
 
 
 class Verifier:
-    """Walks a task's manifest. A task that replays another operation is verified by that one's manifest."""
+    """Verifies the effects of a task's manifest. For a task that replays another operation, that operation's counts."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store
         self._registry = registry
 
     async def look(self, job: Job, handler: Handler, witness: Json = None) -> Look:
-        """With the witness of this moment, else with the one that was kept. Whoever cannot look cannot tell."""
+        """Verifies every effect with the given witness, else with the stored one. If the store fails: indeterminate."""
         try:
             inner, manifest = await self._inner(job, handler)
             witness = await self.witness(inner) if witness is None else witness
@@ -51,25 +51,25 @@ class Verifier:
         return Look(combine_verdicts(list(found.values())), found, removing, _shorten_witness(witness))
 
     async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
-        """The operation whose effects count; its own where the inner one cannot be loaded."""
+        """Returns the operation whose effects count: the wrapped one, or the job itself where that cannot be loaded."""
         wrapped = job.arguments.get(handler.wraps) if handler.wraps else None
         found = await self._store.get([str(wrapped)]) if wrapped else []
         inner = self._registry.handlers.get(found[0].task) if found else None
         return (found[0], inner) if found and inner is not None and inner.effects else (job, handler)
 
     async def witness(self, job: Job) -> Json:
-        """What the last uncertain attempt left to look for."""
+        """Returns the stored witness of the last uncertain attempt."""
         kept = await WITNESS.get(self._store, f"{job.id}/")
         return msgspec.json.decode(kept.value) if kept is not None else None
 
     async def absent_until(self, job: Job) -> int:
-        """The last run of which a person said that nothing landed."""
+        """Returns the last run of which a person said that nothing landed."""
         kept = await ABSENT.get(self._store, f"{job.id}/")
         return kept.value if kept is not None else 0
 
 
 def _shorten_witness(witness: object) -> Json:
-    """A witness as an attempt keeps it: a short one whole, else only its path where it has one."""
+    """Shortens a witness for the attempt's record: a short one is kept whole, else only its path where it has one."""
     text, problem = encode_result(witness)
     if problem is None and text is not None and len(text) <= SHOWN_WITNESS:
         return redact(msgspec.json.decode(text))
@@ -78,7 +78,7 @@ def _shorten_witness(witness: object) -> Json:
 
 
 def put_witness(job: Job, witness: object) -> Put:
-    """The witness of the latest uncertainty; an older one no longer counts."""
+    """Makes the put of the witness of the latest uncertain attempt; an older witness no longer counts."""
     text, problem = encode_result(witness)
     if problem or text is None or len(text) > WITNESS_LIMIT:
         log.warning("job %s (%s): its witness cannot be kept: %s", job.short_id, job.task, problem or "too long")
@@ -87,13 +87,13 @@ def put_witness(job: Job, witness: object) -> Put:
 
 
 def put_nothing_landed(job: Job) -> list[Put]:
-    """Somebody knows that no attempt so far has left anything outside: none of them is looked for any more."""
+    """Makes the puts which say that no attempt so far left anything outside, so that none is verified any more."""
     return [WITNESS.drop(f"{job.id}/"), ABSENT.put(f"{job.id}/", job.run)]
 
 
 async def _verify_effect(effect: Effect, payload: dict[str, Any], witness: Json, job: Job, limit: float) -> Verdict:
     try:
         return read_verdict(await ask_within(limit, effect.verify, dict(payload), witness), effect.mode)
-    except Exception as error:  # noqa: BLE001 - it could not tell, which is an answer
+    except Exception as error:  # noqa: BLE001 - a verifier that fails answers "indeterminate"
         log.warning("job %s (%s): effect %s cannot be verified: %r", job.short_id, job.task, effect.name, error)
         return "indeterminate"

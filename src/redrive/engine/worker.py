@@ -1,4 +1,4 @@
-"""The worker: claims what fits its free slots, runs it, hands the commits to the outbox."""
+"""The worker: claims jobs for its free slots, runs them, hands the commits to the outbox."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ GRACE_SECONDS = 30.0
 PAUSED_SECONDS = 1.0
 NOT_KNOWN: Final[Mapping[str, Ending]] = {}
 FLUSH_SECONDS = 5.0
-"""The least time a stopping worker gives the store to take the last results."""
+"""Least seconds that a stopping worker gives the store to take the last results."""
 LAST_SECONDS = 0.2
-"""The same where the store is on other machines and none of them answers."""
+"""Least seconds for the last results where the store is on other machines and none of them answers."""
 LATEST = 100
-"""So many deliveries are looked at to know which hosts there are."""
+"""Number of latest deliveries that are read to know which hosts there are."""
 TOLD_TO_END = "the worker was told to end while its event loop was blocked"
 
 
 class Worker(Loop):
-    """Runs jobs until stopped. Stopping waits for what runs, then gives back the rest without burning an attempt.
+    """Runs jobs until stopped. Stopping waits for running jobs, then gives back the rest without burning an attempt.
 
     Where the store has stopped itself, stopping does not wait: no result could be stored, and the next process to open
     the store sees by the lock file that this one is gone and runs the jobs again.
@@ -106,45 +106,45 @@ class Worker(Loop):
         settlement, resume = self._attempts.settlement, self._attempts.workflows.resume_after
         self.outbox = Outbox(store, self._settled, resume, settlement.broken)
         self._unsettled: dict[Key, Job] = {}
-        """Finished, and not yet on disk: their leases are kept until they are."""
+        """Finished jobs whose results are not yet on disk; their leases are kept until then."""
         self._runners = Runners(self.nudge)
         self._states: dict[Key, AttemptState] = {}
-        """Of what runs. A job may come back while an attempt that was cancelled cleans up: then it is here twice."""
+        """States of running attempts. A job that comes back while its cancelled attempt cleans up is here twice."""
         self._leases: dict[str, float] = {}
         self._synced_claims = False
         self._paused: frozenset[str] = frozenset()
         self._paused_at = float("-inf")
         self._alone: list[Job] = []
-        """Claimed, and waiting to have the process to themselves."""
+        """Claimed jobs that wait to have the process to themselves."""
         self._lone: str | None = None
-        """The job that has it now."""
+        """Id of the job that has the process to itself now."""
         self._beats = heartbeats
         self.heart: Heartbeats | None = None
         self.relief: LoopRelief | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arriving = threading.Lock()
-        """Held while claimed jobs arrive, and while the heart's thread decides that some have not."""
+        """Held while claimed jobs arrive, and while the heartbeat thread decides that some have not."""
         self._refused: set[str | None] = set()
-        """Tokens of claims that the heart's thread has given back before they arrived."""
+        """Tokens of claimed jobs that the heartbeat thread gave back before they arrived."""
         self._withdrawn: dict[Key, Job] = {}
-        """Jobs with a slot that the heart's thread keeps from beginning."""
+        """Jobs with a slot that the heartbeat thread keeps from beginning."""
         self._since = clock.now()
         self._announced = float("-inf")
         self._enrolled: frozenset[str] | None = None
-        """The tasks with which it has joined the others."""
+        """Tasks that this worker announced when it last joined the roster."""
         self._noted = False
         """Whether the store knows that this version of the application runs."""
         self.channels: Collection[str] = ()
-        """The ways to people that a courier of this process serves."""
+        """Channels to people that a courier of this process serves."""
         self.made = 0
         """Attempts begun by this worker."""
         self._claims = 0
         self._quiet_claim = 0
-        """The number of the last that found nothing due and began in quiet: nothing running, all results on disk."""
+        """Number of the last claim that found nothing due and began with nothing running and all results on disk."""
         self._learn_tasks()
 
     def _learn_tasks(self) -> None:
-        """What the registry knows by now: a notebook and a late import register tasks while a worker runs."""
+        """Reads the tasks in the registry: a notebook and a late import register tasks while a worker runs."""
         if len(self._registry.handlers) != len(self.slots.tasks):
             handlers = list(self._registry.handlers.values())  # another thread may register more meanwhile
             self._leases = self._task_leases(handlers)
@@ -155,7 +155,7 @@ class Worker(Loop):
             self._announced = float("-inf")
 
     def _dies(self) -> bool:
-        """Nobody stops this worker, and its event loop cancels everything: something ended the loop under it."""
+        """Tells whether the event loop cancels this worker. `stop` never does: something else ended the loop."""
         return self._task is not None and self._task.cancelling() > 0
 
     def _task_leases(self, handlers: Iterable[Handler]) -> dict[str, float]:
@@ -181,7 +181,7 @@ class Worker(Loop):
         super().start()
 
     async def stop(self) -> None:
-        """Claim no more, wait for what runs, give back the rest, sync everything."""
+        """Stops claiming, waits for running jobs, gives back the rest and syncs every result."""
         began = time.monotonic()
         await super().stop()
         await self._say_stopping()
@@ -200,12 +200,12 @@ class Worker(Loop):
         self._attempts.settlement.logbook.sum_up()
 
     def _flush_seconds(self, began: float) -> float:
-        """What is left of the grace; a store that answers gets some seconds more, one that does not gets a moment."""
+        """Returns the rest of the grace; at least some seconds if the store answers, else at least a moment."""
         left = self.grace - (time.monotonic() - began)
         return max(left, FLUSH_SECONDS if self._store.answers else LAST_SECONDS)
 
     async def _finish_or_release(self) -> None:
-        """Wait for what runs, cancel what is late, give back what will not stop: its result will be refused."""
+        """Waits for running jobs, cancels late ones, gives back those that do not stop: their result is refused."""
         begun = self._runners.running
         unstarted = [*self._alone, *(self._states.pop(key).job for key in self._runners.take_back())]
         self._alone.clear()
@@ -229,22 +229,22 @@ class Worker(Loop):
             async with asyncio.timeout(seconds):
                 await self._runners.idle()
         except TimeoutError:
-            return  # what is late is dealt with next
+            return  # late jobs are cancelled next
 
     async def idle(self) -> None:
-        """Nothing runs and every result is on disk."""
+        """Waits until nothing runs and every result is on disk."""
         await self._runners.idle()
         await self.outbox.flushed()
 
     async def drained(self) -> bool:
-        """Let everything due run; True when a claim made after the last result was on disk found nothing more."""
+        """Runs everything due; True when a claim made after the last result was on disk found nothing more."""
         await self.idle()
         seen = self._claims
         self.nudge()
         for _ in range(500):
             if self._quiet_claim > seen:
                 return True
-            await asyncio.sleep(0.001)  # a turn for the others: a job that is to run alone has not begun
+            await asyncio.sleep(0.001)  # lets other tasks run: a job that is to run alone has not begun
             if self.slots.running or self.failing is not None:
                 return False
         return False
@@ -262,7 +262,7 @@ class Worker(Loop):
         if self.slots.free <= 0 or self._alone or self._lone is not None:
             return self._poll  # nudged when a slot is freed
         if self._runners.waiting and self.slots.free < self.slots.share:
-            return self._poll  # most of them end in a moment, or have begun: then one claim for many, not many for few
+            return self._poll  # waiting attempts soon begin or end: then one claim for many, not many for few
         self._claims = number = self._claims + 1
         quiet = not self._runners and not self._unsettled
         wanted = await self._wanted()
@@ -290,7 +290,7 @@ class Worker(Loop):
         return self.slots.wanted(limited, paused, self._leases, self._clock.now(), synced=self._synced_claims)
 
     async def paused(self) -> frozenset[str]:
-        """Queues somebody paused, looked up at most once a second; `refresh` asks for a new look."""
+        """Returns the paused queues, read at most once a second; `refresh` asks for a new read."""
         now = self._clock.monotonic()
         if now - self._paused_at >= PAUSED_SECONDS:
             self._paused_at = now
@@ -298,12 +298,12 @@ class Worker(Loop):
         return self._paused
 
     def refresh(self) -> None:
-        """A queue was paused or resumed in this process."""
+        """Has the paused queues read anew, as one was paused or resumed in this process."""
         self._paused_at = float("-inf")
         self.nudge()
 
     async def _wait(self, claim: Claim, wanted: Wanted) -> None:
-        """Sleep until something is due, changes or frees a slot; a job that becomes due here comes by itself."""
+        """Sleeps until a job is due, something changes or a slot is free; a job that becomes due is claimed here."""
         now = self._clock.now()
         until_due = claim.next_due - now if claim.next_due is not None else self._poll
         rate = self.slots.rate_pause(self._registry.limited(), now)
@@ -315,7 +315,7 @@ class Worker(Loop):
         found = await self._store.claim_next(wanted, self.id, self._clock.now, claim.mark, seconds, self._nudged, hears)
         if found is not None:
             await self._take(found)
-            await asyncio.sleep(0)  # they begin before the next claim is prepared
+            await asyncio.sleep(0)  # the claimed jobs begin before the next claim is prepared
 
     # -- jobs
 
@@ -346,7 +346,7 @@ class Worker(Loop):
             self._stopped(job, state)
         except StoreError as error:
             log.critical("job %s (%s) comes back when its lease ends: %s", job.short_id, job.task, error)
-        except Exception as error:  # noqa: BLE001 - told, and visible as a dead letter
+        except Exception as error:  # noqa: BLE001 - logged, and visible as a dead letter
             self._hand_over(job, Commit((self._attempts.settlement.broken(job, error),)))
         except BaseException:  # a signal interrupted it: attempts raise nothing else that ends a process
             self._hand_over(job, Commit((self._attempts.settlement.interrupted(job, "the process was told to end"),)))
@@ -359,7 +359,7 @@ class Worker(Loop):
             self._nudged.set()
 
     def _stopped(self, job: Job, state: AttemptState) -> None:
-        """Stopped while its end was being settled, e.g. by somebody's slow verifier."""
+        """Gives back a job that was stopped while its end was being settled, e.g. by a user's slow verifier."""
         if state.cancelled:
             _log_taken_away(job)
             return
@@ -379,14 +379,14 @@ class Worker(Loop):
             self._nudged.set()
 
     async def resume_workflows(self, most: int | None = LOOKED_AT) -> bool:
-        """Whether steps of workflows moved that nobody else had moved."""
+        """Moves workflow steps that should have moved already; returns whether there were any."""
         return bool(await self._attempts.workflows.mind(most))
 
     async def _begin_alone(self, job: Job) -> None:
-        """A job that was there at two crashes gets the process to itself, and the store knows before it starts.
+        """Runs a job that was running at two crashes alone in the process, after marking that in the store.
 
-        While the store fails it goes on waiting, and its lease is kept. If nobody knows whether the store knows, it is
-        given back: the mark of a run that never began must not bury it.
+        While the store fails, the job goes on waiting and keeps its lease. If the store did not confirm the mark, the
+        job is given back: the mark of a run that never began must not make it a dead letter.
         """
         marked = unsure = False
         try:
@@ -405,7 +405,7 @@ class Worker(Loop):
             self._hand_over(job, Commit((self._attempts.settlement.released(job, UNMARKED),)))
 
     def _begins(self, job: Job) -> bool:
-        """Takes a job out of those that wait to be alone; False where the heart's thread has given it back."""
+        """Removes a job from those that wait to run alone; False where the heartbeat thread has given the job back."""
         try:
             self._alone.remove(job)
         except ValueError:
@@ -417,16 +417,16 @@ class Worker(Loop):
         return self._attempts.breakers
 
     async def mind_breakers(self) -> bool:
-        """Whether parked jobs were let go, if only one that probes."""
+        """Releases parked jobs whose breaker allows it; returns whether there were any, if only one that probes."""
         return bool(await self._attempts.breakers.mind())
 
     async def settle_lapsed(self, jobs: list[Job], endings: Mapping[str, Ending] = NOT_KNOWN) -> None:
-        """Jobs that lost their worker take the normal failure path."""
+        """Settles jobs that lost their worker, on the normal failure path."""
         for job in jobs:
             if job.state is not State.running:
-                continue  # somebody else has settled it since it was found
+                continue  # another process has settled the job since it was found
             if any(job.id == ours.id and job.token == ours.token for ours in self._running()):
-                continue  # ours and alive: the heart will see to it
+                continue  # the job still runs here: the heartbeat renews its lease or stops it
             transition = await self._attempts.lost(job, endings.get(job.id, "lapsed"))
             if await commit_each(self._store, [transition]):
                 self._attempts.trace_lost(transition)
@@ -434,7 +434,7 @@ class Worker(Loop):
     # -- leases
 
     def _running(self) -> list[Job]:
-        """Every job whose lease this worker must keep."""
+        """Lists every job whose lease this worker must keep."""
         return [
             *(state.job for state in list(self._states.values())),
             *list(self._unsettled.values()),
@@ -442,12 +442,12 @@ class Worker(Loop):
         ]
 
     def _named(self, task: asyncio.Task[Any]) -> tuple[str, str | None]:
-        """The name of what the event loop is busy with, and the job's id where it is one."""
+        """Returns the name of the asyncio task that occupies the event loop, and the job's id where it runs a job."""
         jobs = (id for (id, _), running in list(self._runners.running.items()) if running is task)
         return task.get_name(), next(jobs, None)
 
     def _lost(self, lease: Lease) -> None:
-        """The lease is gone (cancelled, or expired while we slept): tell the task and stop it."""
+        """Stops an attempt whose lease is gone (cancelled, or expired while the machine slept)."""
         key = lease.job_id, lease.token
         state, task = self._states.get(key), self._runners.running.get(key)
         if state is not None and task is not None:
@@ -455,7 +455,7 @@ class Worker(Loop):
             task.cancel()
 
     def cancelled(self, job_id: str) -> None:
-        """Somebody in this process cancelled a job: no need to wait for the heartbeat."""
+        """Stops the attempt of a job that was cancelled in this process: no need to wait for the heartbeat."""
         for state in list(self._states.values()):
             if state.job.id == job_id:
                 self._lost(state.lease)
@@ -463,7 +463,7 @@ class Worker(Loop):
     # -- announcing
 
     async def _learn_queues(self) -> None:
-        """Look which queues it may claim: those of its tasks, those with a policy, and those of jobs in the store."""
+        """Reads which queues this worker may claim from: those of its tasks, with a policy, or of jobs in the store."""
         stored = await self._store.count(Filter(), by=("queue", "task", "agent"))
         routes = [(str(queue), str(task), agent) for queue, task, agent in stored]
         taken = Wanted(0, self.slots.tasks, self.slots.queues, self.slots.agents)
@@ -475,7 +475,7 @@ class Worker(Loop):
             self.slots.known_hosts = frozenset(hosts)
 
     async def _announce(self) -> None:
-        """Tell the store which tasks this worker knows, so that nothing is buried for lack of a worker."""
+        """Stores which tasks this worker knows, so that no job becomes a dead letter for lack of a worker."""
         before, self._announced = self._announced, self._clock.monotonic()
         puts: tuple[Put, ...] = (self.announcement(None),)
         if self._announced - before >= GONE_AFTER or self._enrolled != self.slots.tasks:
@@ -504,10 +504,10 @@ class Worker(Loop):
         )
         return put_announcement(self.id, said)
 
-    # -- while the event loop is blocked: called by the heart's thread
+    # -- while the event loop is blocked: called by the heartbeat thread
 
     def withdraw(self, silent: float) -> list[Job]:
-        """Keeps jobs from beginning that have waited for some seconds, or for a third of a short lease."""
+        """Keeps unbegun jobs from beginning that have waited for some seconds, or for a third of a short lease."""
         states = {key: self._states.get(key) for key in self._runners.unbegun()}
         late = {
             key: state.job
@@ -520,7 +520,7 @@ class Worker(Loop):
         return jobs
 
     def refuse(self, claimed: Iterable[Job]) -> list[Job]:
-        """Those of these claimed jobs that have not arrived; they are not begun when they do."""
+        """Returns the claimed jobs that have not arrived; these jobs are not begun when they do."""
         with self._arriving:
             known = {(job.id, job.token) for job in self._running()}
             missing = [job for job in claimed if (job.id, job.token) not in known]
@@ -528,11 +528,11 @@ class Worker(Loop):
         return missing
 
     def release(self, job: Job, why: str) -> Transition:
-        """The move that gives an unbegun job back."""
+        """Makes the move that gives an unbegun job back."""
         return self._attempts.settlement.released(job, why)
 
     def given_back(self, settled: Sequence[Key]) -> None:
-        """Has the event loop free the slots of jobs that are no longer ours, once it can."""
+        """Has the event loop free the slots of jobs that were given back, once the loop can."""
         self._later(self._free, settled)
 
     def _free(self, settled: Sequence[Key]) -> None:
@@ -544,19 +544,19 @@ class Worker(Loop):
         self.nudge()
 
     def recovered(self) -> None:
-        """The event loop answers again: says so in the store soon."""
+        """Has the worker announced anew soon, as its event loop answers again."""
         self._announced = float("-inf")
         self.nudge()
 
     def hurry(self) -> None:
-        """The process was told to end: if the event loop is blocked, what has not begun is given back at once."""
+        """Has unbegun jobs given back at once if the event loop is blocked, as the process was told to end."""
         if self.relief is not None:
             self.relief.hurried = True
 
     async def abandon(self) -> None:
-        """Hands in results and gives back jobs for an event loop that cannot, on another loop; then the process ends.
+        """Commits results and gives back jobs on another loop, as the blocked one cannot; then the process ends.
 
-        What blocks the loop still runs, and so do effects of it: that job is left to its lease.
+        The job that blocks the loop still runs and has effects: that job is left to its lease.
         """
         await apply_each(self._store, [*self.outbox.waiting(), Commit(puts=(drop_announcement(self.id),))])
         blocking = self.heart.culprit().job_id if self.heart is not None else None
@@ -573,13 +573,13 @@ class Worker(Loop):
             self._loop.call_soon_threadsafe(function, *arguments)
 
     async def _say_stopping(self) -> None:
-        """Say that the end of this process is not the doing of a job, unless one of them has asked for it."""
+        """Announces that the worker stops, so that no job is blamed for the process's end, unless one asked for it."""
         running = list(self._states.values())
         if not running or any(state.signalled for state in running):
             return
         try:
             await self._announce()
-        except Exception as error:  # noqa: BLE001 - if it is killed now, its jobs are counted as crashed
+        except Exception as error:  # noqa: BLE001 - if the process is killed now, its jobs are counted as crashed
             log.warning("worker %s could not say that it stops: %r", self.id, error)
 
     async def _withdraw(self) -> None:

@@ -1,7 +1,7 @@
 """What a worker does for workflows: gives a step its upstream results, and moves its dependents when it ends.
 
-Dependents move in the commit that ends the step. What does not fit, and what two processes did not see of each other,
-is looked at again when the commit is on disk, and once more by the scheduler in case somebody died in between.
+Dependents move in the commit that ends the step. Dependents that do not fit, and those of two steps that ended at once
+in two processes, are moved when the commit is on disk, or by the scheduler if a process died in between.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from redrive.errors import JobError
 
 log = logging.getLogger("redrive.workflow")
 WHO: Final = WORKFLOW.name
-"""Who moves steps."""
+"""The name under which steps are moved."""
 COMPANIONS: Final = 200
-"""How many dependents move in the commit of the step they wait for."""
+"""Most dependents that move in the commit of the step they wait for."""
 LOOKED_AT: Final = 25
-"""Workflows that the scheduler looks at in one round."""
+"""Number of workflows that the scheduler checks in one round."""
 FEW: Final = 4
 FLOWS: Final = 500
 DONE: Final = 50_000
 _WAITING: Final = Filter(states=(State.held,), because=BLOCKED)
 _ENDS: Final = (State.done, State.discarded, State.purged)
-"""States of a step with which its dependents move."""
+"""States of a step at which its dependents move."""
 
 
 def is_step(job: Job) -> bool:
@@ -55,19 +55,19 @@ async def companions_of(store: Store, clock: Clock, move: Transition | None) -> 
 
 
 class WorkflowSteps:
-    """Reads workflows, decides what moves with a step, and looks after those that wait."""
+    """Reads workflows, decides which steps move with a step, and moves waiting steps that were missed."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._flows: dict[str, Flow] = {}
-        """Documents never change, so one look is enough."""
+        """Workflows read so far; their documents never change, so one read is enough."""
         self._done: set[str] = set()
-        """Steps known to be done: no move leads out of that."""
+        """Ids of steps known to be done: no move leads out of that state."""
         self._looked_at = ""
 
     async def flow(self, id: str) -> Flow | None:
-        """The workflow with this id."""
+        """Returns the workflow with this id; None if its document is gone."""
         if id not in self._flows:
             kept = await WORKFLOW.get(self._store, id)
             if kept is None:
@@ -80,7 +80,7 @@ class WorkflowSteps:
     # -- at a step's start
 
     async def enter(self, state: AttemptState) -> Transition | None:
-        """Put the outputs of earlier steps into the step's job; or give the move that stops a step that may not run."""
+        """Puts earlier steps' outputs into the step's job, or returns the move that stops a step that may not run."""
         job = state.job
         flow = await self._flow_of(job)
         step, now = flow.by_job.get(job.id), self._clock.now()
@@ -96,7 +96,7 @@ class WorkflowSteps:
         state.results = results = await self._results(flow, jobs)
         lost = {flow.by_job[each.id].name for each in jobs} - results.keys()
         changes = _fill_outputs(job.changes_json, results, lost)
-        edited = edited_payload(job) is not None  # what the edit leaves out is no longer needed
+        edited = edited_payload(job) is not None  # outputs that the edit leaves out are no longer needed
         payload = job.payload if edited else _fill_outputs(job.payload, results, lost)
         state.stored, state.job = job, msgspec.structs.replace(job, payload=payload, changes_json=changes)
         return None
@@ -108,12 +108,12 @@ class WorkflowSteps:
         return flow
 
     def _stranger(self, job: Job, flow: Flow) -> Transition:
-        """A job of somebody who started another workflow under the same key in the same instant, and was refused."""
+        """Cancels a job of a refused workflow, which was started under the same key at the same instant as this one."""
         why = f"Workflow {flow.name} was started with other steps under the same key; this is not one of them."
         return lifecycle.cancelled(job, self._clock.now(), who=WHO, why=why)
 
     async def _results(self, flow: Flow, jobs: Sequence[Job]) -> dict[str, Json]:
-        """By step. What retention has dropped is left out, and told: a step that needs it will say so."""
+        """Reads results by step. One dropped by retention is left out and logged; a step that needs it says so."""
         results: dict[str, Json] = {}
         for job in jobs:
             name = flow.by_job[job.id].name
@@ -129,19 +129,19 @@ class WorkflowSteps:
     # -- at a step's end
 
     async def accompanied(self, commit: Commit) -> Commit:
-        """The commit that ends a step, with its dependents' moves. Trouble with those is not the step's."""
+        """Adds the dependents' moves to the commit that ends a step. An error with the moves does not fail the step."""
         try:
             found = await self.companions(commit.transitions[0])
         except asyncio.CancelledError:
-            return commit  # we are being stopped; the step has ended all the same, and its end must be kept
-        except Exception as error:  # noqa: BLE001 - told; the scheduler moves them
+            return commit  # the worker is being stopped; the step has ended all the same, and its end must be kept
+        except Exception as error:  # noqa: BLE001 - logged; the scheduler moves the dependents
             log.warning("dependents of job %s move later: %r", commit.transitions[0].job.short_id, error)
             return commit
         room = MAX_PARTS - len(commit.transitions) - len(commit.puts) - len(commit.guards)
         return msgspec.structs.replace(commit, transitions=(*commit.transitions, *found[:room]))
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
-        """What moves together with a step: steps that need wait no longer, or that wait for what will not come."""
+        """Lists the moves that go with a step's end: of steps that need not wait any longer, or that wait in vain."""
         id = move.job.readable_options.workflow
         if id is None or move.to not in _ENDS:
             return ()
@@ -156,7 +156,7 @@ class WorkflowSteps:
         return tuple(self._let_go(job, step.name, move.who) for job in behind if flow.holds(job))
 
     async def _ready(self, flow: Flow, steps: Iterable[FlowStep], done: FlowStep) -> list[Job]:
-        """The jobs of those steps that wait for nothing else, as many as fit into a commit."""
+        """Lists the jobs of those steps that wait for nothing else, as many as fit into a commit."""
         states: dict[str, State] = {done.job_id: State.done}
         ready: list[FlowStep] = []
         for step in steps:
@@ -167,7 +167,7 @@ class WorkflowSteps:
         return [job for job in await self._jobs(ready) if flow.holds(job)]
 
     async def _all_done(self, ids: Iterable[str], states: dict[str, State]) -> bool:
-        """Stops at the first that is not: of a thousand, few are read each time if the likely ones come first."""
+        """Tells whether all steps are done, reading up to the first that is not: callers put the likely ones first."""
         unknown = (id for id in ids if id not in self._done and states.get(id) is not State.done)
         size = FEW
         while some := list(islice(unknown, size)):
@@ -191,7 +191,7 @@ class WorkflowSteps:
         return await self._store.get([step.job_id for step in steps]) if steps else []
 
     def _unblocked(self, job: Job, step: str) -> Transition:
-        """Not before the time it was asked for, if that is still to come."""
+        """Makes the move that unblocks a step, which runs no earlier than the time it was enqueued for."""
         now = self._clock.now()
         move = lifecycle.unblocked(job, now, who=WHO, why=f"step {step} is done")
         return msgspec.structs.replace(move, set={**move.set, "run_at": max(now, job.run_at)})
@@ -199,12 +199,12 @@ class WorkflowSteps:
     def _let_go(self, job: Job, step: str, who: str | None) -> Transition:
         return lifecycle.cancelled(job, self._clock.now(), who=who or WHO, why=f"its step {step} was let go")
 
-    # -- looking again
+    # -- moving the steps that were missed
 
     async def resume_after(self, commits: Sequence[Commit]) -> list[Transition]:
-        """Steps that ended together did not see each other: look again at what waits for them, now that they are done.
+        """Moves dependents that these commits missed: of two steps that ended at once, neither saw the other one done.
 
-        Never raises: a look that failed is repeated by the scheduler.
+        Never raises: the scheduler repeats a check that failed.
         """
         ended = [commit for commit in commits if _ends_a_step(commit)]
         return [move for commit in ended for move in await self._spared(self._left_by, commit)]
@@ -225,7 +225,7 @@ class WorkflowSteps:
         return moves
 
     async def mind(self, most: int | None = LOOKED_AT) -> list[Transition]:
-        """Some of the workflows that have waiting steps, in turn: moves what should have moved."""
+        """Moves steps that should have moved, in some of the workflows with waiting steps, in turn."""
         counted = await self._store.count(_WAITING, by=("held_for",))
         waiting = sorted(str(key) for (key,) in counted if key is not None and key.startswith(HELD_FOR))
         turn = [key for key in waiting if key > self._looked_at] + [key for key in waiting if key <= self._looked_at]
@@ -236,7 +236,7 @@ class WorkflowSteps:
         return moves
 
     async def resume(self, id: str) -> list[Transition]:
-        """Everything of one workflow that need not wait, or waits in vain."""
+        """Moves all steps of one workflow that need not wait, or that wait in vain."""
         flow = await self.flow(id)
         if flow is None:
             log.warning("the document of workflow %s is gone; its steps stay held", id)
@@ -260,7 +260,7 @@ class WorkflowSteps:
     async def _spared(self, look: Callable[..., Awaitable[list[Transition]]], *what: object) -> list[Transition]:
         try:
             return await look(*what)
-        except Exception as error:  # noqa: BLE001 - one workflow's trouble is not the others'
+        except Exception as error:  # noqa: BLE001 - an error in one workflow must not stop the others
             log.warning("a workflow could not be looked after, it will be tried again: %r", error)
             return []
 
@@ -271,7 +271,7 @@ def _ends_a_step(commit: Commit) -> bool:
 
 
 def make_recommendation(flow: Flow) -> str:
-    """For a step that waits."""
+    """Makes the recommendation for a step that waits."""
     return f"Nothing to do: it runs when the steps before it are done; see `redrive workflows {flow.id[-8:]}`."
 
 
@@ -280,7 +280,7 @@ def _name_steps_before(flow: Flow, job: Job) -> str:
 
 
 def _list_unfinished(flow: Flow, step: FlowStep, jobs: Sequence[Job]) -> list[str]:
-    """The steps directly before this one that are not done. One that is not there was done, and forgotten."""
+    """Lists unfinished steps directly before this one. A step whose job is missing was done and then deleted."""
     states: Mapping[str, State] = {job.id: job.state for job in jobs}
     return [name for name in step.after if states.get(flow.by_name[name].job_id, State.done) is not State.done]
 

@@ -1,12 +1,12 @@
-"""Where a delivery may go: a URL is read once and strictly, and every address behind it is judged.
+"""Decides where a delivery may go: reads a URL once and strictly, and judges every address behind it.
 
-Payloads come from agents and other programs, so a URL asks to reach *something from inside our network*. Three habits
+Payloads come from agents and other programs, so a URL asks to reach *something from inside our network*. Three rules
 keep that safe, and each exists because its absence is a known attack:
 
 1. one strict reader, so that no second parser can see another host in the same text;
 2. our own table of special ranges, looked up after unwrapping the IPv4 address that an IPv6 one may carry (to Python
    3.11's `is_global`, 64:ff9b::7f00:1 is global: it is 127.0.0.1 behind NAT64);
-3. names are resolved once, here; whoever connects gets addresses, so a second, different DNS answer changes nothing.
+3. names are resolved once, here; the transport gets addresses, so a second, different DNS answer changes nothing.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Target(NamedTuple):
-    """A URL, taken apart for good: nothing downstream looks at the original text again."""
+    """The parts of a URL: no later code reads the original text again."""
 
     scheme: str
     host: str  # lower-case ASCII, no brackets, no trailing dot
@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
     @property
     def netloc(self) -> str:
-        """What belongs into the Host header."""
+        """The value of the Host header."""
         return _join(self.host, None if self.port == DEFAULT_PORTS[self.scheme] else self.port)
 
     @property
@@ -52,14 +52,14 @@ class Target(NamedTuple):
 
 
 class ForbiddenAddress(Exception):
-    """The URL leads somewhere that deliveries may not go. The message says where and how to allow it."""
+    """A URL that leads to an address where deliveries may not go. The message says which, and how to allow it."""
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
 def read_url(url: object) -> Target:
-    """The parts of an absolute http(s) URL; ValueError says what is wrong with it, never more of it than its host."""
+    """Reads the parts of an absolute http(s) URL; ValueError says what is wrong, and never shows more than the host."""
     if not isinstance(url, str):
         raise ValueError("must be a string")
     if len(url) > MAX_URL:
@@ -107,10 +107,10 @@ def _read_ipv6(text: str) -> IPv6Address:
 
 
 def _read_host(text: str) -> tuple[str, IPv4Address | None]:
-    """A host name or a plain dotted IPv4 address.
+    """Reads a host name or a plain dotted IPv4 address.
 
     A host whose last label is a number is an IPv4 address to the C library ("127.1", "0x7f000001", "017700000001"), so
-    it is one to us, and only in the one spelling that everybody reads alike.
+    it is one here too, and only the one spelling that all parsers read alike is accepted.
     """
     if len(text) > MAX_HOST + 1:
         raise ValueError(f"has a host of {len(text)} characters; the limit is {MAX_HOST}")
@@ -135,7 +135,7 @@ def _read_ipv4(host: str) -> IPv4Address:
 
 
 def _idna(host: str) -> str:
-    """The ASCII form of an international name, folded first: "①②⑦.⓪.⓪.①" is 127.0.0.1 to a forgiving resolver."""
+    """Converts an international name to ASCII, folded first: "①②⑦.⓪.⓪.①" is 127.0.0.1 to a forgiving resolver."""
     import idna  # comes with httpx2; only names outside ASCII need it
 
     try:
@@ -165,13 +165,13 @@ class AllowRule(NamedTuple):
         return host.endswith(self.name) if self.name.startswith(".") else host == self.name
 
     def admits_address(self, address: Address, port: int) -> bool:
-        # An address of the other IP version is simply not in the network.
+        # An address of the other IP version is not in the network.
         return self.network is not None and self.port in (None, port) and address in self.network
 
 
 @functools.lru_cache(maxsize=64)
 def read_allow(entries: tuple[str, ...]) -> tuple[AllowRule, ...]:
-    """The rules behind `allow = [...]`; ValueError names the entry that is not one."""
+    """Reads the rules of `allow = [...]`; ValueError names the entry that is no rule."""
     return tuple(_read_rule(entry) for entry in entries)
 
 
@@ -196,7 +196,7 @@ def _read_rule(entry: str) -> AllowRule:
 
 # Judging ------------------------------------------------------------------------------------------------------------
 
-# From the IANA special-purpose address registries, plus what clouds keep for their own metadata. First match names it.
+# From the IANA special-purpose address registries, plus the metadata addresses of clouds. The first match names it.
 _SPECIAL_IPV4: tuple[tuple[IPv4Network, str], ...] = tuple(
     (IPv4Network(network), name)
     for network, name in (
@@ -241,7 +241,7 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def list_endpoints(address: Address) -> tuple[Address, ...]:
-    """Where packets to `address` may end up: itself, or the IPv4 addresses it carries, or both."""
+    """Lists the addresses that packets to `address` may reach: itself, or the IPv4 addresses it carries, or both."""
     if isinstance(address, IPv4Address):
         return (address,)
     number = int(address)
@@ -258,7 +258,7 @@ def list_endpoints(address: Address) -> tuple[Address, ...]:
 
 
 def find_special_range(address: Address) -> str | None:
-    """The name of the special range that holds `address`; None for an ordinary public one."""
+    """Returns the name of the special range that holds `address`; None for an ordinary public address."""
     table: Sequence[tuple[Network, str]] = _SPECIAL_IPV4 if isinstance(address, IPv4Address) else _SPECIAL_IPV6
     for network, name in table:
         if address in network:
@@ -269,7 +269,7 @@ def find_special_range(address: Address) -> str | None:
 
 
 def judge(target: Target, address: Address, rules: Sequence[AllowRule]) -> None:
-    """Raise ForbiddenAddress unless `address`, one of the target's, is public or allowed by a rule."""
+    """Raises ForbiddenAddress unless `address`, one of the target's, is public or allowed by a rule."""
     if any(rule.admits_name(target.host, target.port) or rule.admits_address(address, target.port) for rule in rules):
         return
     for endpoint in list_endpoints(address):
@@ -290,12 +290,12 @@ def _refusal(target: Target, address: Address, endpoint: Address, name: str) -> 
 
 # Resolving ----------------------------------------------------------------------------------------------------------
 
-# Both ways to say "this machine", IPv4 first: asking for ::1 stalls for seconds where nothing listens there.
+# Both addresses of this machine, IPv4 first: connecting to ::1 stalls for seconds where nothing listens there.
 _THIS_MACHINE: tuple[Address, ...] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
 def known_addresses(target: Target) -> tuple[Address, ...]:
-    """What can be said without asking DNS: literal addresses, and localhost (RFC 6761 says what it must mean)."""
+    """Returns the addresses known without DNS: literal ones, and those of localhost (fixed by RFC 6761)."""
     if target.literal is not None:
         return (target.literal,)
     if target.host == "localhost" or target.host.endswith(".localhost"):
@@ -304,7 +304,7 @@ def known_addresses(target: Target) -> tuple[Address, ...]:
 
 
 def judge_known(target: Target, rules: Sequence[AllowRule]) -> tuple[Address, ...]:
-    """The permitted ones among the known addresses; ForbiddenAddress when there are some and none is permitted."""
+    """Returns the permitted ones of the known addresses; raises ForbiddenAddress if there are some, none permitted."""
     refused: ForbiddenAddress | None = None
     permitted: list[Address] = []
     for address in known_addresses(target):
@@ -319,9 +319,9 @@ def judge_known(target: Target, rules: Sequence[AllowRule]) -> tuple[Address, ..
 
 
 async def resolve(target: Target, rules: Sequence[AllowRule]) -> tuple[Address, ...]:
-    """The addresses to connect to, each judged. Names are asked for once; one forbidden answer refuses the name.
+    """Resolves the target to judged addresses. A name is resolved once; one forbidden address refuses the name.
 
-    OSError (gaierror) when the name does not resolve.
+    Raises OSError (gaierror) when the name does not resolve.
     """
     known = judge_known(target, rules)
     if known:

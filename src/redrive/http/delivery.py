@@ -1,9 +1,9 @@
-"""HTTP delivery: the built-in task "redrive.http" sends one request and says truthfully how it went.
+"""Runs the built-in task "redrive.http": sends one request and decides what its answer means.
 
 The payload is {method, url, headers, json | body, timeout, auth, sign}. It is checked when it is enqueued, and read and
 judged again at every attempt: configuration, DNS and the payload itself may have changed since.
 
-addresses.py knows where a delivery may go, outgoing.py what it sends, wire.py how. Here stands what the answer means.
+address.py decides where a delivery may go, request.py what it sends; transport.py sends it.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ __all__ = ["TASK", "DeliveryError", "DeliveryPolicy", "check_request", "deliver"
 
 TASK = HTTP_TASK
 _SPEAKS_FOR_ITSELF = frozenset(STATUSES) - {409}
-"""Statuses the classifier knows better; a conflict is permanent for a delivery, whatever it is elsewhere."""
+"""Statuses that are left to the classifier; a conflict (409) is permanent for a delivery, if not elsewhere."""
 MAX_EXCERPT = 500
 
-# Answer headers worth keeping: what the person on call, and the classifier, can use. Never cookies, never Location.
+# Answer headers that the person on call and the classifier can use. Never cookies, never Location.
 _KEPT_HEADERS = re.compile(
     r"content-type|content-length|date|etag|retry-after(?:-ms)?|x-should-retry|(?:x-)?(?:request|correlation)-id"
     r"|idempotent-replayed|(?:[a-z]+-)?ratelimit(?:-[a-z-]+)?|x-github-request-id|cf-ray"
@@ -41,7 +41,7 @@ _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "lati
 
 
 class DeliveryError(Exception):
-    """A delivery that did not succeed, with everything the classifier asks about and nothing secret."""
+    """A delivery that did not succeed, with everything that the classifier reads and nothing secret."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DeliveryError(Exception):
 
 
 def judge_status(status: int) -> Literal["ok", "retry", "permanent"]:
-    """The whole rule: any 2xx is success; "later" and the receiver's own faults are retried; the rest never heals."""
+    """Judges a status: any 2xx is success; "later" and the receiver's own faults are retried; the rest is permanent."""
     if 200 <= status <= 299:
         return "ok"
     if status in (408, 425, 429) or 500 <= status <= 599:
@@ -76,9 +76,9 @@ async def deliver(
     policy: DeliveryPolicy,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, object]:
-    """Send the request once and return {"status", "headers", "body", "truncated"} for any 2xx answer.
+    """Sends the request once and returns {"status", "headers", "body", "truncated"} for any 2xx answer.
 
-    DeliveryError when the answer, the address or the credentials say no; httpx2's own errors when the network does.
+    Raises DeliveryError for a bad request, address, credential or answer; httpx2's own errors for a failing network.
     """
     secrets = Secrets(environ)
     try:
@@ -107,7 +107,7 @@ async def _exchange(outgoing: Outgoing, headers: Mapping[str, str], policy: Deli
 
 
 async def _load_wire() -> None:
-    """Import the HTTP library in a thread, the first time: on the loop it would stall every other job for 200 ms."""
+    """Imports the HTTP library in a thread, the first time: on the loop it would stall every other job for 200 ms."""
     name = "redrive.http.transport"
     if name not in sys.modules:
         await asyncio.to_thread(__import__, name)
@@ -134,7 +134,7 @@ def _conclude(outgoing: Outgoing, answer: "Answer", secrets: Secrets) -> dict[st
 
 
 def _decode_body(answer: "Answer") -> str | None:
-    """The body as text; None where there is none, or where it is something else."""
+    """Decodes the body as text; None where there is no body, or where it is no text."""
     charset = (answer.charset or "").lower()
     encoding = charset if charset in _CHARSETS else "utf-8"
     for lost in range(4 if answer.truncated else 1):  # the cut may have split the last character
@@ -147,7 +147,7 @@ def _decode_body(answer: "Answer") -> str | None:
 
 
 def _message(outgoing: Outgoing, answer: "Answer") -> str:
-    """What happened and what to do next. No path, no body: the message groups failures and may be shown anywhere."""
+    """Says what happened and what to do next, without path and body: it groups failures and may be shown anywhere."""
     what = f"{outgoing.method} to {outgoing.target.origin} was answered {answer.status} {answer.phrase}".rstrip()
     if judge_status(answer.status) == "retry":
         return what

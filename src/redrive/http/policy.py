@@ -1,4 +1,4 @@
-"""What the operator permits deliveries to do. Small, because every program that uses redrive loads it."""
+"""Defines what the operator permits deliveries to do. Small, because every program that uses redrive imports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HTTP_TASK = "redrive.http"
 
 
 class DeliveryPolicy(msgspec.Struct, frozen=True):
-    """What the operator permits: `[delivery]` in redrive.toml."""
+    """The operator's permissions for deliveries: `[delivery]` in redrive.toml."""
 
     allow: tuple[str, ...] = ()  # networks, hosts, host:port, *.suffix: local services that jobs may call
     timeout: float = 30.0  # seconds for a whole delivery, unless the job says otherwise

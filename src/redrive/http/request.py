@@ -1,7 +1,7 @@
-"""What a delivery sends: its payload, read strictly and turned into a method, a target, headers and bytes.
+"""Reads the payload of a delivery strictly, and turns it into a method, a target, headers and bytes.
 
-Secrets are named in the payload ("env:NAME"), read from the environment at the last moment, and taken out again of
-whatever the receiver echoes. So the queue's file, its backups and its error messages never hold one.
+Secrets are named in the payload ("env:NAME"), read from the environment at the last moment, and removed from what the
+receiver echoes. So the queue's file, its backups and its error messages never hold a secret.
 """
 
 import base64
@@ -30,7 +30,7 @@ _HEADER_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[\x21-\x7e]{0,128})?")
 
-# Headers that describe the connection rather than the request. Two opinions about them are how requests get smuggled.
+# Headers that describe the connection, not the request. Requests get smuggled where two programs read them differently.
 _CONNECTION_HEADERS = frozenset({
     "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate",
     "proxy-authorization", "proxy-connection", "te", "trailer", "trailers", "transfer-encoding", "upgrade",
@@ -56,7 +56,7 @@ class Outgoing(NamedTuple):
 
 
 def check_request(payload: Mapping[str, object], policy: DeliveryPolicy) -> None:
-    """Refuse at enqueue what could never be sent. Names are not resolved yet: the producer may live elsewhere."""
+    """Refuses at enqueue a request that could never be sent. Names are not resolved yet: a worker's DNS may differ."""
     target = read_payload(payload, policy).target
     try:
         judge_known(target, read_allow(policy.allow))
@@ -65,7 +65,7 @@ def check_request(payload: Mapping[str, object], policy: DeliveryPolicy) -> None
 
 
 def read_payload(payload: Mapping[str, object], policy: DeliveryPolicy) -> Outgoing:
-    """The request that a payload describes; InvalidPayload names the field that is wrong."""
+    """Reads the request that a payload describes; InvalidPayload names the field that is wrong."""
     # None means "not given", as in the keyword arguments of enqueue_http.
     given = {name: value for name, value in payload.items() if value is not None}
     unknown = sorted(given.keys() - _FIELDS)
@@ -180,7 +180,7 @@ def _seconds(value: object) -> float | None:
 
 
 class Secrets:
-    """The values that one delivery took from the environment, so that it can take them out of what comes back."""
+    """The values that one delivery took from the environment, kept in order to redact them in the answer."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -190,7 +190,7 @@ class Secrets:
         return f"<Secrets: {len(self._spellings)} spellings hidden>"
 
     def reveal(self, reference: str) -> str:
-        """The value behind "env:NAME"."""
+        """Returns the value of the variable that "env:NAME" names."""
         name = reference.removeprefix("env:")
         value = self._environ.get(name, "").strip()
         if not value or not _HEADER_VALUE.fullmatch(value):
@@ -203,7 +203,7 @@ class Secrets:
         return value
 
     def redact(self, text: str, *, cut: bool = False) -> str:
-        """`text` without any secret and, where it was `cut` off, without the beginning of one at its end."""
+        """Removes every secret from `text` and, where `text` was `cut` off, the beginning of a secret at its end."""
         for value in sorted(self._spellings, key=len, reverse=True):
             text = text.replace(value, "[redacted]")
             if cut:
@@ -212,7 +212,7 @@ class Secrets:
 
 
 def _spellings(value: str) -> set[str]:
-    """A secret in the forms in which a receiver might repeat it: whole, without its scheme, decoded, escaped."""
+    """Lists the forms in which a receiver might repeat a secret: whole, without its scheme, decoded, escaped."""
     credential = value.split(" ", 1)[-1].strip()
     found = {value, credential}
     if value.lower().startswith("basic "):
@@ -238,7 +238,7 @@ def _without_beginning(text: str, value: str) -> str:
 def write_headers(
     outgoing: Outgoing, secrets: Secrets, *, idempotency_key: str | None, traceparent: str | None, now: float
 ) -> dict[str, str]:
-    """All headers of the request, secrets included. The caller's own win over ours, except for the signature."""
+    """Makes all headers of the request, secrets included. The caller's own win over ours, except for the signature."""
     headers = {name: secrets.reveal(v) if v.startswith("env:") else v for name, v in outgoing.headers.items()}
     if idempotency_key:
         headers.setdefault("idempotency-key", _printable(idempotency_key))
@@ -255,7 +255,7 @@ def write_headers(
 
 
 def _signature(secret: str, message_id: str, body: bytes, now: float) -> dict[str, str]:
-    """The headers of Standard Webhooks, so that receivers can check who sent this with any of its libraries."""
+    """Makes the headers of Standard Webhooks, so that receivers can check the sender with any of its libraries."""
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except binascii.Error:
@@ -267,7 +267,7 @@ def _signature(secret: str, message_id: str, body: bytes, now: float) -> dict[st
 
 
 def _printable(key: str) -> str:
-    """A key may hold anything; a header may not."""
+    """Escapes a key for a header: a key may hold any character, a header may not."""
     return key if _HEADER_VALUE.fullmatch(key) else quote(key, safe="", errors="surrogatepass")
 
 

@@ -1,7 +1,7 @@
-"""The only file that speaks HTTP. It imports httpx2 (180 ms), so it is itself imported when something is first sent.
+"""Sends HTTP requests. This file imports httpx2 (180 ms), so it is itself imported when something is first sent.
 
-Requests go through httpx2's bare transport, not through its client: redirects, proxies, cookies, .netrc and request
-logs do not exist down there, so none of them has to be switched off.
+Requests go through httpx2's bare transport, not through its client: the transport has no redirects, proxies, cookies,
+.netrc and request logs, so none of them has to be switched off.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from redrive.http.address import Address, AllowRule, resolve
 from redrive.http.policy import DeliveryPolicy
 from redrive.http.request import Outgoing
 
-MAX_CONNECT = 10.0  # seconds for one address; whoever needs longer to say hello is down
+MAX_CONNECT = 10.0  # seconds for one address; a server that needs longer to accept a connection counts as down
 MAX_TRIED = 4  # addresses of one name
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     phrase: str
@@ -39,9 +39,9 @@ class Answer(NamedTuple):
 async def exchange(
     outgoing: Outgoing, headers: Mapping[str, str], policy: DeliveryPolicy, rules: Sequence[AllowRule]
 ) -> Answer:
-    """One request, one answer, within `outgoing.timeout` seconds altogether.
+    """Sends one request and reads its answer, within `outgoing.timeout` seconds altogether.
 
-    ForbiddenAddress when the target may not be reached; httpx2's errors when it cannot.
+    Raises ForbiddenAddress when the target may not be reached; httpx2's errors when it cannot.
     """
     deadline = asyncio.get_running_loop().time() + outgoing.timeout
     addresses = await _addresses(outgoing, rules, deadline)
@@ -87,10 +87,10 @@ async def _addresses(outgoing: Outgoing, rules: Sequence[AllowRule], deadline: f
 
 
 class _Watch:
-    """Follows one request on its way out, through httpcore2's trace events.
+    """Follows the sending of one request, through httpcore2's trace events.
 
-    It notices when the first byte leaves: until then, and only until then, nothing can have happened. And it keeps hold
-    of the connection, which httpcore2 forgets to close when it is cancelled during the TLS handshake.
+    The watch notices when the first byte is sent: only before that is it certain that the request had no effect. It
+    also keeps the connection, which httpcore2 forgets to close when it is cancelled during the TLS handshake.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ async def _send(
     addresses: Sequence[Address],
     deadline: float,
 ) -> httpx2.Response:
-    """The head of the answer. ConnectError and ConnectTimeout say that nothing was sent, the others that it may be."""
+    """Sends the request, returns the answer's head. ConnectError, ConnectTimeout: nothing was sent; else it may be."""
     watch = _Watch()
     try:
         async with asyncio.timeout_at(deadline):
@@ -139,7 +139,7 @@ async def _send(
 def _request(
     outgoing: Outgoing, headers: Mapping[str, str], address: Address, connect: float, watch: _Watch
 ) -> httpx2.Request:
-    """A request to the judged address itself: the name stays in the Host header and in the TLS handshake."""
+    """Makes a request to the judged address itself: the name stays in the Host header and in the TLS handshake."""
     target = outgoing.target
     host = f"[{address}]" if address.version == 6 else str(address)
     limits = dict.fromkeys(("read", "write", "pool"), outgoing.timeout)
@@ -157,10 +157,10 @@ def _request(
 
 
 async def _read(response: httpx2.Response, limit: int, deadline: float) -> tuple[bytes, bool]:
-    """At most `limit` bytes after decompression, and whether something is missing.
+    """Reads at most `limit` bytes after decompression; returns them, and whether some are missing.
 
-    The status has been received, so the receiver has spoken: a body that breaks, drips or explodes changes the excerpt,
-    not the outcome. (To repeat a delivery that landed because its answer was garbled would be the worse failure.)
+    The status has been received and decides the outcome: a body that breaks, is slow or too large changes only the
+    excerpt. (To repeat a delivery that landed because its answer was garbled would be the worse failure.)
     """
     content = bytearray()
     try:
@@ -175,19 +175,19 @@ async def _read(response: httpx2.Response, limit: int, deadline: float) -> tuple
 
 
 def _transport(policy: DeliveryPolicy) -> httpx2.AsyncHTTPTransport:
-    """One per delivery: a kept connection would serve every name behind its address, though it was verified for one."""
+    """Makes a transport for one delivery: a reused connection would serve any name at its address, verified for one."""
     limits = httpx2.Limits(max_keepalive_connections=0)
     return httpx2.AsyncHTTPTransport(verify=_make_ssl_context(policy), trust_env=False, limits=limits)
 
 
 class CertificatesMissing(Exception):
-    """The operator named certificates that cannot be read. The message says where, and what to do."""
+    """Certificates named by the operator that cannot be read. The message says where, and what to do."""
 
 
 def _make_ssl_context(policy: DeliveryPolicy) -> ssl.SSLContext:
-    """Choose the authorities to trust: `ca_file`, else SSL_CERT_FILE and SSL_CERT_DIR, else the system's.
+    """Chooses the authorities to trust: `ca_file`, else SSL_CERT_FILE and SSL_CERT_DIR, else the system's.
 
-    No other variable is read: who runs the worker says whom it trusts, but proxies would see what is sent.
+    No other variable is read: the operator decides whom the worker trusts, but proxies would see what is sent.
     """
     if policy.ca_file is not None:
         return _load_certificates(policy.ca_file, None)
@@ -196,7 +196,7 @@ def _make_ssl_context(policy: DeliveryPolicy) -> ssl.SSLContext:
 
 @functools.cache
 def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Load certificates, once: it takes longer than most deliveries."""
+    """Loads certificates, once: loading takes longer than most deliveries."""
     if file is None and folder is None:
         return httpx2.create_ssl_context(trust_env=False)
     if folder is not None and not any(map(os.path.isdir, folder.split(os.pathsep))):
@@ -210,7 +210,7 @@ def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
         ) from exc
 
 
-# httpcore2 logs answers' headers at DEBUG, and receivers do repeat credentials and set cookies in them.
+# httpcore2 logs the headers of answers at DEBUG, and receivers do repeat credentials and set cookies in them.
 _delivering: ContextVar[bool] = ContextVar("_delivering", default=False)
 
 
