@@ -67,7 +67,7 @@ async def read_clock_jump(store: Store) -> ClockHold | None:
 
 
 async def _first_record(store: Store, clock: Clock) -> ClockRecord:
-    """Makes the record where no process has read the clock yet: the latest move of a job gives an earlier time."""
+    """Makes the record where no process has read the clock yet: the latest move of a job says what time it was."""
     first = meet_clock(clock)
     earlier = [event.at for event in await store.latest(EARLIER) if event.at < first.wall]
     return advance(ClockRecord(ClockReading(max(earlier))), first) if earlier else ClockRecord(first)

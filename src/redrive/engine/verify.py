@@ -28,7 +28,7 @@ SHOWN_WITNESS: Final = 2_000
 
 
 class Verifier:
-    """Verifies the effects of a task's manifest. For a task that replays another operation, that operation's counts."""
+    """Verifies the effects of a task's manifest; for a task that replays an operation, of that one's manifest."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store = store

@@ -417,7 +417,7 @@ class Worker(Loop):
         return self._attempts.breakers
 
     async def mind_breakers(self) -> bool:
-        """Releases parked jobs whose breaker allows it; returns whether there were any, if only one that probes."""
+        """Sends probes and releases parked jobs; returns whether any job moved, if only a probe."""
         return bool(await self._attempts.breakers.mind())
 
     async def settle_lapsed(self, jobs: list[Job], endings: Mapping[str, Ending] = NOT_KNOWN) -> None:
