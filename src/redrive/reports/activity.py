@@ -1,10 +1,10 @@
-"""What went in and out over time, and how much was left: series for plots and sparklines. Pure.
+"""Makes series for plots and sparklines: jobs that came in and went out over time, and the backlog. Pure.
 
-How much was left at a moment is not stored anywhere: it is what is left now, less what came in since, plus what went
-out since. So a plot of a day costs a few thousand small rows, however many jobs there are.
+The backlog of a past moment is not stored: it is the backlog of now, less the jobs that came in since, plus the jobs
+that went out since. So a plot of a day costs a few thousand small rows, however many jobs there are.
 
-The sums do not say whether what a person resolved was held or dead before. It is taken to have been dead, as most are:
-a job that was held and resolved is missing from the past, but no job stands there that was not.
+The sums do not say whether a job that a person resolved was held or dead before. The job is taken to have been dead, as
+most are: a job that was held and resolved is missing from the past, but no job appears there that was not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MINUTE: Final = 60.0
 HOUR: Final = 3600.0
 Flow = Literal["enqueued", "succeeded", "retried", "buried", "redriven"]
 FLOWS: Final[tuple[Flow, ...]] = ("enqueued", "succeeded", "retried", "buried", "redriven")
-"""What is plotted."""
+"""Moves that are plotted."""
 BEGINS: Final = frozenset({"enqueued", "redriven", "deferred"})
 """Moves after which a job is unfinished and was not before."""
 ENDS: Final = frozenset({"succeeded", "buried", "cancelled", "recalled"})
@@ -33,7 +33,7 @@ AS: Final[Mapping[str, str]] = {**{flow: flow for flow in FLOWS}, "resolved": "s
 
 
 class MoveCount(msgspec.Struct, frozen=True):
-    """So often a move happened in a queue in the minute or hour that began then."""
+    """Number of times a move happened in a queue in the minute or hour that began at `at`."""
 
     at: float
     queue: str
@@ -50,7 +50,7 @@ def from_tallies(tallies: Iterable[Tally]) -> list[MoveCount]:
 
 
 class Series(Shown, msgspec.Struct, frozen=True):
-    """One queue, or all of them, bucket by bucket."""
+    """Numbers of one queue, or of all queues together, bucket by bucket."""
 
     FLAT: ClassVar = ("flows",)
     queue: str
@@ -64,23 +64,23 @@ class Series(Shown, msgspec.Struct, frozen=True):
 
 
 class Activity(Shown, msgspec.Struct, frozen=True):
-    """The same buckets for every queue; the last one still goes on."""
+    """Series of every queue over the same buckets; the last bucket is not over yet."""
 
     since: At
     until: At
     step: float
     starts: list[float]
     queues: list[Series]
-    """By name, without those where nothing was and nothing happened."""
+    """Series by name of the queue, without queues that had no jobs and no moves."""
     total: Series
 
     def of(self, queue: str) -> Series:
-        """A queue's series, flat where it has none."""
+        """Returns the series of a queue; flat if the queue has none."""
         found = next((series for series in self.queues if series.queue == queue), None)
         return found or _flat(queue, len(self.starts))
 
     def rate(self, queue: str | None, flow: Flow) -> float:
-        """How often a minute it happens now: over the bucket that goes on and the one before."""
+        """Returns how often a minute a move happens now: over the current bucket and the one before."""
         values = (self.total if queue is None else self.of(queue)).flows[flow]
         seconds = self.until - self.starts[-1] + (self.step if len(self.starts) > 1 else 0.0)
         return sum(values[-2:]) * MINUTE / max(seconds, 1.0)
@@ -91,7 +91,7 @@ def _flat(queue: str, length: int) -> Series:
 
 
 def buckets(now: float, number: int, step: float) -> list[float]:
-    """Where so many whole buckets up to now begin."""
+    """Lists where the last `number` whole buckets up to now begin."""
     last = now // step * step
     return [last - step * back for back in range(number - 1, -1, -1)]
 
@@ -99,7 +99,10 @@ def buckets(now: float, number: int, step: float) -> list[float]:
 def activity(
     now: float, number: int, step: float, moved: Iterable[MoveCount], unfinished: Mapping[str, int]
 ) -> Activity:
-    """`unfinished` says how many jobs of each queue wait, run or are held now. A row may be finer than a bucket."""
+    """Builds the series of all queues. `unfinished`: jobs of each queue that wait, run or are held now.
+
+    A row may be finer than a bucket.
+    """
     starts = buckets(now, number, step)
     flows: dict[str, dict[str, list[int]]] = {}
     gained: dict[str, list[int]] = {}
@@ -135,7 +138,7 @@ def _series(
 
 
 def _backwards(left: int, gained: Sequence[int]) -> list[int]:
-    """What was left at the end of each bucket, from what is left now."""
+    """Computes the backlog at the end of each bucket from the backlog of now."""
     found = [0] * len(gained)
     for place in range(len(gained) - 1, -1, -1):
         found[place] = max(0, left)
@@ -158,7 +161,7 @@ def _add_columns(columns: Sequence[Sequence[int]]) -> list[int]:
 
 
 class AgentLoad(Shown, msgspec.Struct, frozen=True):
-    """What one agent has to do now, and how it went lately."""
+    """Jobs of one agent now, and how its attempts ended lately."""
 
     SHOWN: ClassVar = ("failure_rate",)
     agent: str | None
@@ -167,7 +170,7 @@ class AgentLoad(Shown, msgspec.Struct, frozen=True):
     held: int = 0
     dead: int = 0
     done: int = 0
-    """Lately."""
+    """Jobs done lately."""
     retried: int = 0
     buried: int = 0
     mix: dict[str, int] = {}
@@ -175,7 +178,7 @@ class AgentLoad(Shown, msgspec.Struct, frozen=True):
 
     @property
     def failure_rate(self) -> Share | None:
-        """Burials as a share of what it brought to an end lately."""
+        """Share of dead letters among the jobs that the agent brought to an end lately."""
         ended = self.done + self.buried
         return self.buried / ended if ended else None
 
@@ -183,7 +186,7 @@ class AgentLoad(Shown, msgspec.Struct, frozen=True):
 def load(
     counted: Mapping[tuple[str | None, ...], int], tallies: Iterable[Tally], known: Iterable[str] = ()
 ) -> list[AgentLoad]:
-    """What is there now, counted by agent and state, and what happened. `known` agents are named in any case."""
+    """Sums up jobs and moves by agent. Agents in `known` are listed in any case."""
     now: dict[str | None, dict[str, int]] = {name: {} for name in known}
     for (agent, state), number in counted.items():
         now.setdefault(agent, {})[str(state)] = number

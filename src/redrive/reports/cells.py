@@ -14,12 +14,12 @@ _NAMES = re.compile(r"[\w-]+")
 
 
 def mask_row(columns: Sequence[str], row: Sequence[Cell]) -> list[Json]:
-    """The cells of a row for showing: secrets are known by the column's name, by fields of JSON and by their looks."""
+    """Masks the secrets in a row: secrets are known by the column's name, by fields of JSON and by their looks."""
     return [_mask_cell(name, readable(cell)) for name, cell in zip(columns, row, strict=True)]
 
 
 def readable(cell: Cell) -> Json:
-    """A cell as text or number; bytes that are no text as their hexadecimal digits."""
+    """Returns a cell as text or number; bytes that are no text as their hexadecimal digits."""
     if not isinstance(cell, bytes):
         return cell
     try:
@@ -29,7 +29,7 @@ def readable(cell: Cell) -> Json:
 
 
 def _mask_cell(column: str, cell: Json) -> Json:
-    """`payload->>'$.password'` is a column whose name tells that its cells are secret."""
+    """Masks one cell. A column name such as `payload->>'$.password'` tells that its cells are secret."""
     if any(redact({name: cell})[name] == MASK for name in _NAMES.findall(column)):
         return MASK
     if isinstance(cell, str) and cell.lstrip()[:1] in ("{", "["):

@@ -1,4 +1,4 @@
-"""`rd.morning()`: the list of needs, and what changed since the time before. Reads; changes nothing."""
+"""Reads the data of `rd.morning()`: the list of needs, and what changed since the period before. Changes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def look(
     queue: str | None = None,
     spike: int | Spike | None = None,
 ) -> Morning:
-    """`since` is a span (seconds or timedelta) or an instant with a zone."""
+    """Builds the morning page. `since` is a span (seconds or timedelta) or an instant with a zone."""
     now = core.clock.now()
     start = _start(since, now)
     threshold = _spike(spike)
@@ -68,7 +68,7 @@ async def look(
 
 
 async def _tallies(core: Core, now: float, since: float) -> list[Tally]:
-    """What happened since then, and in as much time before: two sums, however many hours."""
+    """Reads the moves since `since` and in as much time before: two sums, however many hours."""
     start = window_start(now, since)
     length = now // HOUR * HOUR + HOUR - start
     here = await core.store.tallies(start, now + 1.0, whole=True)
@@ -101,7 +101,7 @@ async def _list_cured(core: Core, queue: str | None, since: float, now: float) -
 
 
 async def _remaining_classes(core: Core, page: Morning) -> frozenset[str]:
-    """The classes of error of which a job is dead or waits for a retry; retries only where the dead do not tell."""
+    """Reads the error classes of dead jobs; those of retrying jobs too, if the dead do not cover all changes."""
     dead = await _classes(core, Filter(states=(State.dead,), queue=page.queue))
     if {delta.error_class for delta in page.changes} <= dead:
         return dead
@@ -113,7 +113,7 @@ async def _classes(core: Core, chosen: Filter) -> frozenset[str]:
 
 
 async def _known_classes(core: Core, seen: Seen) -> frozenset[str]:
-    """Which of today's classes had happened before; asked only where the day before did not have them."""
+    """Reads the error classes that happened before the window; only if the window before did not have all of them."""
     if not unheard_of(seen):
         return frozenset()
     start = window_start(seen.now, seen.since)

@@ -1,4 +1,4 @@
-"""Asks the store everything that reports/needs.py must know. Reads; changes nothing."""
+"""Reads everything that reports/needs.py must know from the store. Changes nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SHOWN: Final = 20
 RETURNING: Final = 500
 """Dead letters of a cycle's delayed lane that are read at a time."""
 LOOKED_AT: Final = 100
-"""So many held jobs, the latest, are looked at for the latest of each task; so many running ones, for stalled ones."""
+"""Number of latest held jobs read to find the latest of each task, and of running jobs read to find stalled ones."""
 SHORTEST: Final = 1.0
 """Shortest limit after which a job counts as stalled."""
 DAY: Final = 86400.0
@@ -73,7 +73,7 @@ async def look(
     queue: str | None = None,
     since: float | None = None,
 ) -> Snapshot:
-    """Everything that may need a person, in the whole store or in one queue. `since` tells fresh from old."""
+    """Reads everything that may need a person, in the whole store or in one queue. `since` tells fresh from old."""
     now = core.clock.now()
     start = now - DAY if since is None else since
     lanes = await _lanes(core, queue)
@@ -107,7 +107,7 @@ async def look(
 
 
 async def _with_surroundings(core: Core, spool: Spool, effects: Effects, seen: Snapshot) -> Snapshot:
-    """What belongs to no queue: schedules, the spool, the disk, channels, blocked event loops, effects without jobs."""
+    """Adds what belongs to no queue: schedules, spool, disk, channels, blocked event loops, effects without jobs."""
     return replace(
         seen,
         blocked=[
@@ -124,12 +124,12 @@ async def _with_surroundings(core: Core, spool: Spool, effects: Effects, seen: S
 
 
 async def _cycles(core: Core, queue: str | None, now: float) -> list[Finding]:
-    """What is wrong with cycles: all of them, or the one whose queue is asked for."""
+    """Reads what is wrong with all cycles, or with the cycle of the given queue."""
     return [found for found in await cycle_findings(core.store, now) if queue in (None, queue_of(found.name))]
 
 
 def _disk_free(spool: Spool) -> int | None:
-    """Free bytes beside the database, where its spool is; None where that cannot be known."""
+    """Returns the free bytes beside the database, where its spool is; None where that cannot be known."""
     try:
         return shutil.disk_usage(spool.folder.parent).free
     except OSError:
@@ -137,7 +137,7 @@ def _disk_free(spool: Spool) -> int | None:
 
 
 async def count_of(core: Core, queue: str | None, state: State, **said: Any) -> int:
-    """How many jobs are in that state for that reason."""
+    """Counts the jobs in a state that match the other conditions."""
     return sum((await core.store.count(Filter(states=(state,), queue=queue, **said))).values())
 
 
@@ -145,7 +145,7 @@ async def count_of(core: Core, queue: str | None, state: State, **said: Any) -> 
 
 
 class Lanes(NamedTuple):
-    """The dead letters by group: in the manual lane, and in the delayed one."""
+    """Numbers of dead letters by group: in the manual lane, and in the delayed lane."""
 
     manual: dict[str | None, int]
     delayed: dict[str | None, int]
@@ -166,18 +166,18 @@ async def _lanes(core: Core, queue: str | None) -> Lanes:
 
 
 async def _ignored_groups(core: Core, lanes: Lanes) -> set[str]:
-    """Groups of the manual lane that a person chose to ignore."""
+    """Lists the groups of the manual lane that a person chose to ignore."""
     states = await read_states(core.store, [name for name in lanes.manual if name is not None])
     return {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
 
 
 async def by_group(core: Core, chosen: Filter) -> dict[str | None, int]:
-    """How many of these jobs each group has."""
+    """Counts the chosen jobs by group."""
     return {name: number for (name,), number in (await core.store.count(chosen, by=("fingerprint",))).items()}
 
 
 async def _manual(core: Core, queue: str | None, lanes: Lanes, since: float, now: float) -> list[Pile]:
-    """The manual lane by group, the largest first; what is beyond the twenty largest is one pile per error class."""
+    """Lists the manual lane by group, the largest first; groups beyond twenty are one pile per error class."""
     grouped = [(name, number) for name, number in lanes.manual.items() if name is not None]
     largest = sorted(grouped, key=lambda entry: (-entry[1], entry[0]))
     shown, rest = largest[:SHOWN], largest[SHOWN:]
@@ -195,13 +195,13 @@ async def _manual(core: Core, queue: str | None, lanes: Lanes, since: float, now
 
 
 async def _oldest_of(core: Core, groups: Sequence[Filter]) -> dict[str | None, float]:
-    """Since when the oldest of each group has been there."""
+    """Reads since when the oldest dead letter of each group has been there."""
     found = await core.store.first(groups, oldest=True) if groups else []
     return {job.fingerprint: job.updated_at for job in found if job is not None}
 
 
 async def _ungrouped(core: Core, chosen: Filter) -> list[Pile]:
-    """Dead letters that no failure put into a group, such as a cancelled job that a person restored: by task."""
+    """Lists by task the dead letters without a group, such as a cancelled job that a person restored."""
     by = ("queue", "task", "error_class", "fingerprint")
     counted = await core.store.count(chosen, by=by)
     wanted = [
@@ -225,7 +225,7 @@ async def _rest(core: Core, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
 
 
 async def _piles(core: Core, wanted: Sequence[tuple[Filter, int]]) -> list[Pile]:
-    """Each with its latest job; nothing where the last of them has left this moment."""
+    """Makes a pile of each filter with its latest job; none if its last job has just left."""
     first = await core.store.first([chosen for chosen, _ in wanted]) if wanted else []
     return await _with_stories(core, zip(first, (number for _, number in wanted), strict=True))
 
@@ -263,7 +263,10 @@ async def _held(core: Core, queue: str | None) -> list[Pile]:
 
 
 async def _by_task(core: Core, filters: Sequence[Filter]) -> list[Pile]:
-    """The latest of all of them are mostly the latest of each; only what is not among those is asked for by itself."""
+    """Makes a pile of each task with its latest job.
+
+    The latest jobs of all tasks mostly hold the latest of each; only the missing ones are asked for one by one.
+    """
     piles: list[tuple[Job | None, int]] = []
     for chosen in filters:
         counted = await core.store.count(chosen, by=("queue", "task"))
@@ -277,7 +280,7 @@ async def _by_task(core: Core, filters: Sequence[Filter]) -> list[Pile]:
 
 
 async def _stuck(core: Core, queue: str | None, now: float) -> list[Pile]:
-    """What should come back by itself and is fetched by no process, by task."""
+    """Lists by task the dead letters that should come back by themselves but that no process fetches."""
     until, late = now - STUCK_AFTER, await _late(core, queue, now)
     old = Filter(states=(State.dead,), lane="delayed", queue=queue, until=until)
     piles = {(pile.sample.queue, pile.sample.task): pile for pile in await _by_task(core, [old, *late])}
@@ -285,9 +288,10 @@ async def _stuck(core: Core, queue: str | None, now: float) -> list[Pile]:
 
 
 async def _late(core: Core, queue: str | None, now: float) -> list[Filter]:
-    """Dead letters whose time to come back has passed and whose task no living worker knows, by route.
+    """Finds the routes of dead letters whose time to come back has passed and whose task no living worker knows.
 
-    Only such as a worker has buried, which notes what they call: what a script recorded may wait for its next night.
+    Only dead letters that a worker made count, as a worker notes what they call: one that a script recorded may wait
+    for the next night of that script.
     """
     overdue = [
         group
@@ -306,7 +310,7 @@ async def _late(core: Core, queue: str | None, now: float) -> list[Filter]:
 
 
 async def _stale(core: Core, queue: str | None, now: float) -> list[Pile]:
-    """What is fetched and fails day after day, by task. Only their histories tell, so that each is read."""
+    """Lists by task the jobs that are fetched and fail day after day. Only a job's history tells, so it is read."""
     found: dict[tuple[str, str], Pile] = {}
     chosen = Filter(states=(State.dead,), lane="delayed", queue=queue, since=now - STUCK_AFTER)
     async for jobs in read_pages(core.store, chosen, RETURNING):
@@ -322,7 +326,7 @@ def _failed_before(job: Job, at: float) -> bool:
 
 
 def _largest(piles: Sequence[Pile]) -> list[Pile]:
-    """The twenty largest; what is beyond is one pile."""
+    """Keeps the twenty largest piles and merges the others into one."""
     most = sorted(piles, key=lambda pile: (-pile.number, pile.sample.queue, pile.sample.task))
     shown, beyond = most[:SHOWN], most[SHOWN:]
     if not beyond:
@@ -334,7 +338,7 @@ def _largest(piles: Sequence[Pile]) -> list[Pile]:
 
 
 async def _unattended(core: Core, queue: str | None, now: float) -> list[Pile]:
-    """What no living worker runs, by task, the most first; what is beyond twenty tasks is one pile.
+    """Lists due jobs that no living worker runs, by task, the most first; tasks beyond twenty are one pile.
 
     A worker that is being restarted is back within GONE_AFTER.
     """
@@ -350,7 +354,7 @@ async def _unattended(core: Core, queue: str | None, now: float) -> list[Pile]:
 
 
 async def _unprobed(core: Core, queue: str | None, now: float) -> list[Pile]:
-    """What is parked, and no living worker could ask whether its downstream answers again, by task."""
+    """Lists by task the parked jobs whose downstream no living worker could probe."""
     left = await count_unprobed(core.store, now, GONE_AFTER)
     routes = {route: number for route, number in left.items() if queue in (None, route[0])}
     wanted = [(replace(PARKED, queue=name, task=task), number) for (name, task), number in routes.items()]
@@ -360,7 +364,7 @@ async def _unprobed(core: Core, queue: str | None, now: float) -> list[Pile]:
 async def _unfired(core: Core, seen: Snapshot) -> list[Unfired]:
     """Lists schedules with a due slot that no worker has taken and whose task no live worker knows.
 
-    Where one knows it, the slot waits for an earlier job, or the code has this schedule no more.
+    Where a live worker knows the task, the slot waits for an earlier job, or the code no longer has the schedule.
     """
     late = await missed_schedules(core.store, seen.now - GONE_AFTER, seen.now)
     return [
@@ -371,13 +375,13 @@ async def _unfired(core: Core, seen: Snapshot) -> list[Unfired]:
 
 
 async def _due(core: Core, numbers: Mapping[tuple[str, str], int], at: float) -> list[Pile]:
-    """Each with the job that has been there for longest."""
+    """Makes a pile of each route with the job that has been due for longest."""
     found = await asyncio.gather(*(core.store.overdue(at, queue, task=task) for queue, task in numbers))
     return [Pile(number, job) for jobs, number in zip(found, numbers.values(), strict=True) for job in jobs]
 
 
 async def _left_behind(core: Core, queue: str | None, now: float) -> list[LeftBehind]:
-    """Running jobs that no living process renews, by process; of one queue, its jobs alone."""
+    """Lists by process the running jobs that no living process renews; given a queue, only the jobs of that queue."""
     found = await core.store.left_behind(now)
     if queue is None or not found:
         return found
@@ -388,9 +392,9 @@ async def _left_behind(core: Core, queue: str | None, now: float) -> list[LeftBe
 
 
 async def _stalled(core: Core, queue: str | None, now: float, lost: frozenset[str]) -> list[Stalled]:
-    """Running jobs without progress, by what their task says, or by how long it usually takes.
+    """Lists running jobs without progress, judged by the limit of their task, or by how long the task usually takes.
 
-    Those in `lost` do not run any more: that their process is gone is told instead.
+    Jobs in `lost` do not run any more: another need reports that their process is gone.
     """
     found = await core.store.quiet(now - SHORTEST, LOOKED_AT + len(lost))
     quiet = [one for one in found if queue in (None, one.job.queue) and one.job.id not in lost]
@@ -403,7 +407,7 @@ async def _stalled(core: Core, queue: str | None, now: float, lost: frozenset[st
 
 
 async def _read_limits(core: Core, jobs: Sequence[Job], now: float) -> dict[str, float]:
-    """`stalled_after` of each job, as this process or a living worker has it."""
+    """Returns `stalled_after` of each job, as this process or a living worker has it."""
     if not jobs:
         return {}
     announced: dict[str, float | None] = {}

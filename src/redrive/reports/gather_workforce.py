@@ -1,4 +1,4 @@
-"""Reads who runs jobs, which tasks there are, and how fast tasks and queues go, for every door."""
+"""Reads the workers, the tasks, and how fast tasks and queues go, for every door."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PAGE: Final = 1000
 
 
 async def paces(core: Core, by: TimedBy) -> Paces:
-    """Reads how every task or queue went, in bounded time."""
+    """Reads attempt counts and timings of every task or queue, in bounded time."""
     now = core.clock.now()
     totals = await core.store.totals(now - DAY, now + 3600.0)
     return Paces(attempts_by(totals, by), {timing.name: timing for timing in await core.store.timings(by)})
 
 
 async def workers(core: Core) -> list[WorkerView]:
-    """Every living worker and what it runs, the longest-lived first."""
+    """Lists every living worker and the jobs that the worker runs, the longest-lived worker first."""
     store, now = core.store, core.clock.now()
     running = running_by_worker(
         [job async for page in read_pages(store, Filter((State.running,)), PAGE) for job in page]
@@ -60,7 +60,7 @@ async def workers(core: Core) -> list[WorkerView]:
 
 
 async def tasks(core: Core) -> list[TaskView]:
-    """Every task that has jobs, or that a living worker or this process knows, by name."""
+    """Lists every task that has jobs, or that a living worker or this process knows, by name."""
     store, now = core.store, core.clock.now()
     counted = await store.count(Filter(), by=("task", "queue", "state"))
     counts, queues = task_counts(counted), queues_of(counted)

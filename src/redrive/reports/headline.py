@@ -1,4 +1,4 @@
-"""How everything stands in one sentence, and what to begin with. Pure."""
+"""Writes the state of the whole store in one sentence, and what to begin with. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from redrive.retries.breaker import Breaker, name_of_key
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Everything in one sentence, and what to do in a second one."""
+    """State of the whole store in one sentence, and what to do in a second one."""
 
     title: str
     lead: str
     well: bool = False
     begins: bool = False
-    """The second names the group to begin with."""
+    """Whether the second sentence names the group to begin with."""
 
 
 def standing(
@@ -31,9 +31,9 @@ def standing(
     first: GroupView | None = None,
     down: Sequence[Breaker] = (),
 ) -> Standing:
-    """The worst thing first: no worker, a person is needed, something heals by itself; else that all is well.
+    """Names the worst thing: no worker, a person is needed, something heals by itself; else that all is well.
 
-    `done` are the jobs of the last hour, `first` is the group to begin with, `down` what does not answer.
+    `done` are the jobs of the last hour, `first` is the group to begin with, `down` the downstreams that do not answer.
     """
     if not queues:
         return Standing("Nothing has been enqueued yet.", "The first job of a task makes its queue.", well=True)
@@ -66,7 +66,7 @@ def _capitalise(sentence: str) -> str:
 
 
 def _healing(queues: Sequence[QueueNumbers]) -> str:
-    """`35 jobs are retrying after failures, 150 are parked.`"""
+    """Writes `35 jobs are retrying after failures, 150 are parked.`"""
     retrying, parked = sum(queue.retrying for queue in queues), sum(queue.parked for queue in queues)
     if not retrying and not parked:
         return ""
@@ -77,7 +77,7 @@ def _healing(queues: Sequence[QueueNumbers]) -> str:
 
 
 def _returning(queues: Sequence[QueueNumbers]) -> str:
-    """`12 dead letters come back by themselves, the next in 8 min.`"""
+    """Writes `12 dead letters come back by themselves, the next in 8 min.`"""
     number_back = sum(queue.comes_back for queue in queues)
     times = [queue.next_back for queue in queues if queue.next_back is not None]
     what = "dead letter" if number_back == 1 else "dead letters"
@@ -94,7 +94,7 @@ def _nobody_runs(due: int) -> Standing:
 
 
 def _wait_for_you(needs: Sequence[Need]) -> str:
-    """`103 dead letters and 7 held jobs wait for you.`"""
+    """Writes `103 dead letters and 7 held jobs wait for you.`"""
     dead = sum(need.count for need in needs if need.kind in ("dead_manual", "conflicting_input"))
     held = sum(need.count for need in needs) - dead
     parts = [counted(dead, "dead letter")] * bool(dead) + [counted(held, "held job")] * bool(held)
@@ -102,7 +102,7 @@ def _wait_for_you(needs: Sequence[Need]) -> str:
 
 
 def _begin_with(first: GroupView | None) -> str:
-    """The largest group, those of it that wait for a person, and what is suggested against it."""
+    """Names the group to begin with, how many of its dead letters wait for a person, and what is suggested."""
     if first is None:
         return ""
     what = clipped(first.group.error or first.group.error_class or "no error was recorded", 120).rstrip(".")

@@ -1,4 +1,4 @@
-"""Health in words, and the signals that say when it hurts."""
+"""Writes health in words, and makes pains from queue numbers, needs and breakers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Status = Literal["healthy", "degraded", "broken"]
 
 
 class Health(Shown, msgspec.Struct, frozen=True):
-    """healthy, degraded or broken, in numbers and in words."""
+    """Health of the store (healthy, degraded or broken), in numbers and in words."""
 
     status: Status
     total_pending: int
     total_dead_letter: int
     issues: list[str]
-    """Everything that is not as it should be: what needs a person, and what heals by itself."""
+    """Everything that is wrong: what needs a person, and what heals by itself."""
     needs: list[Need] = []
-    """What needs a person. Empty where everything is well or heals by itself."""
+    """Needs of a person. Empty if everything is well or heals by itself."""
     retrying: int = 0
     parked: int = 0
     comes_back: int = 0
@@ -39,11 +39,14 @@ class Health(Shown, msgspec.Struct, frozen=True):
 _IN_QUEUES: Final = frozenset(
     {"dead_manual", "conflicting_input", "backed_up", "approval", "consent", "outcome_unknown", "deferred_overdue"}
 )
-"""Needs that the sentence of a queue counts already."""
+"""Kinds of needs that the sentence of a queue counts already."""
 
 
 def health(queues: Sequence[QueueNumbers], needs: Sequence[Need] = (), facts: Sequence[str] = ()) -> Health:
-    """Degraded as soon as anything needs a person, is tried again or is parked. `facts` heal by themselves."""
+    """Makes the health of the store: degraded if anything needs a person, is retried or is parked.
+
+    `facts` heal by themselves.
+    """
     issues = [issue for queue in sorted(queues, key=lambda queue: queue.name) for issue in issues_of(queue)]
     issues += [need.sentence for need in needs if need.kind not in _IN_QUEUES or not need.queue]
     issues += facts
@@ -76,8 +79,10 @@ def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
 
 
 def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
-    """What hurts, by kind and queue, and what has hurt and is not over: a number that hovers around its threshold is
-    one pain, not one every time it crosses it. It is over at half of the threshold."""
+    """Lists kinds and queues whose pain is not over: a pain ends at half of its threshold.
+
+    So a number that hovers around its threshold is one pain, not one every time the number crosses the threshold.
+    """
     return {
         (kind, queue.name) for queue in queues for kind, number, threshold in _measure(queue) if number > threshold // 2
     }
@@ -87,11 +92,11 @@ _HURTS: Final = {
     "depth": (0.3, "jobs are pending; is what they call down?"),
     "dead_letters": (0.7, "dead letters need attention"),
 }
-"""How much it hurts at least, and in which words."""
+"""Least severity of each kind of pain, and its words."""
 
 
 def _measure(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
-    """What of a queue may hurt: its kind, the number, and the threshold of that."""
+    """Returns what of a queue may be a pain: the kind, the number, and its threshold."""
     return (
         ("depth", queue.pending, queue.policy.pain_depth or 0),
         ("dead_letters", queue.manual, queue.policy.pain_dead or 0),
@@ -99,7 +104,7 @@ def _measure(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
 
 
 def _scale(value: int, threshold: int, least: float) -> float:
-    """From `least` just over the threshold towards 1.0 at ten times as much, and always growing."""
+    """Scales a value over its threshold: from `least` just over the threshold towards 1.0, and always growing."""
     over = max(0.0, value / max(threshold, 1) - 1.0)
     return round(least + (1.0 - least) * (1.0 - 1.0 / (1.0 + over / 3.0)), 6)
 
@@ -110,7 +115,7 @@ TOLD: Final = ("process_gone", "cycle_missing", "cycle_died", "cycle_short", "st
 
 
 def aching(needs: Sequence[Need]) -> list[Pain]:
-    """Turns needs of these kinds into pains."""
+    """Turns the needs of the kinds in TOLD, and effects with an unknown outcome, into pains."""
     return [
         Pain(need.kind, need.queue, 0.7, need.sentence, need.id.partition(":")[2])
         for need in needs
@@ -119,7 +124,7 @@ def aching(needs: Sequence[Need]) -> list[Pain]:
 
 
 def downstreams(down: Sequence[tuple[Breaker, int]]) -> list[Pain]:
-    """What is called and does not answer hurts more the more jobs are parked for it."""
+    """Makes a pain of each downstream that does not answer: the more jobs are parked for it, the more severe."""
     return [
         Pain("downstream_down", "", _scale(parked, 10, 0.5), in_words(breaker, parked), breaker.key)
         for breaker, parked in down

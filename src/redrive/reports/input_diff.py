@@ -1,4 +1,4 @@
-"""What each run of a job was given, and what two of them were given differently."""
+"""Computes the input of each run of a job, and the difference between the inputs of two runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def inputs(core: Core, job: Job, *, secrets: bool) -> dict[int, Json]:
-    """By run."""
+    """Returns the input of each run, by the number of the run."""
     given = {attempt.run: _input(core, job, attempt) for attempt in job.history}
     return given if secrets else {run: redact(one) for run, one in given.items()}
 
 
 def difference(core: Core, job: Job, one: int, other: int, *, secrets: bool) -> list[str]:
-    """In words; empty where nothing was different."""
+    """Describes the difference between two runs in words; empty if there is none."""
     for run in (one, other):
         check_range("run", run, 0, MOST)
     runs = {attempt.run: attempt for attempt in job.history}
@@ -42,6 +42,6 @@ def _input(core: Core, job: Job, attempt: Attempt) -> Json:
 
 
 def _by_whom(one: Attempt, other: Attempt) -> list[str]:
-    """Who ran, and with which model, where that differs."""
+    """Describes the agent and the model of two runs where they differ."""
     names = (("agent", one.agent, other.agent), ("model", one.model, other.model))
     return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in names if before != after]

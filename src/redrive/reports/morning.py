@@ -1,8 +1,8 @@
-"""What a person must look at in the morning, and nothing else. Pure: what the store said and the time are arguments.
+"""Makes the morning page: what a person must look at, and nothing else. Pure: store data and the time are arguments.
 
-Only the manual lane needs eyes; the delayed lane comes back by itself and is a number here. What changed since the day
-before says more than what is there: a class of error that is new, or that happens much more often than yesterday, is a
-change in the world (a model, a contract, a token) and not bad luck of one job.
+Only the manual lane needs a person; the delayed lane comes back by itself and is a number here. What changed since the
+day before says more than what is there: a class of error that is new, or that happens much more often than yesterday,
+is a change in the world (a model, a contract, a token) and not bad luck of one job.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DAY: Final = 86400.0
 SHOWN: Final = 20
 """Number of lines that are listed one by one."""
 MESSAGE_TEXT: Final = 100
-"""So much of an error goes into a message."""
+"""Characters of an error that go into a message."""
 FAILED: Final = ("buried", "imported")
 DONE: Final = ("succeeded", "resolved")
 
 
 class Spike(msgspec.Struct, frozen=True):
-    """How much more of one error class than the day before is a structural change."""
+    """Threshold above which more failures of one error class than the day before are a structural change."""
 
     more: int = 3
     times: float = 2.0
@@ -50,7 +50,7 @@ class Cured(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """Failures of one class, now and in the same time before."""
+    """Failures of one error class, now and in the same time before."""
 
     SHOWN: ClassVar = ("more", "structural")
     error_class: str
@@ -58,7 +58,7 @@ class Delta(msgspec.Struct, frozen=True):
     before: int
     kind: Literal["new", "spike", "steady"] = "steady"
     cured: bool = False
-    """Whether no job of it is dead or being retried any more; shown without a warning."""
+    """Whether no job of the class is dead or being retried any more; shown without a warning."""
 
     @property
     def more(self) -> int:
@@ -75,27 +75,27 @@ class Seen(msgspec.Struct, frozen=True):
     now: float
     since: float
     tallies: Sequence[Tally] = ()
-    """Of the time since `since` and of as much time before."""
+    """Tallies of the time since `since` and of as much time before."""
     known_classes: frozenset[str] = frozenset()
     """Error classes that had deaths before `since`."""
     needs: Sequence[Need] = ()
     delayed: int = 0
     next_back: float | None = None
-    """Seconds until the next of them comes back, where that is known."""
+    """Seconds until the next dead letter of the delayed lane comes back, where that is known."""
     retrying: int = 0
     parked: int = 0
     """Jobs that wait until what they call answers again."""
     oldest: Job | None = None
     queue: str | None = None
     deferred: int = 0
-    """Deferred to a later day, and not to be seen to yet."""
+    """Dead letters that are deferred to a later day, and not due yet."""
     cured: Sequence[Group] = ()
     ignored: int = 0
     """Dead letters of the manual lane whose groups a person chose to ignore."""
 
 
 class Morning(Shown, msgspec.Struct, frozen=True):
-    """The page. `ok` on a quiet day."""
+    """The morning page. `ok` on a quiet day."""
 
     HIDDEN: ClassVar = ("oldest_waiting", "next_back")
     SHOWN: ClassVar = ("ok", "_oldest_due")
@@ -113,24 +113,24 @@ class Morning(Shown, msgspec.Struct, frozen=True):
     oldest_waiting: Job | None = None
     queue: str | None = None
     deferred: int = 0
-    """Deferred to a later day, and not to be seen to yet."""
+    """Dead letters that are deferred to a later day, and not due yet."""
     cured: list[Cured] = []
     next_back: float | None = None
     """Seconds until the next dead letter of the delayed lane comes back, where that is known."""
 
     @property
     def changes(self) -> list[Delta]:
-        """What is structurally different from the day before."""
+        """Error classes that differ structurally from the day before."""
         return [delta for delta in self.deltas if delta.structural]
 
     @property
     def steady(self) -> list[Delta]:
-        """Classes that happened about as often as the time before."""
+        """Error classes that happened about as often as in the time before."""
         return [delta for delta in self.deltas if delta.kind == "steady"]
 
     @property
     def cured_classes(self) -> list[Delta]:
-        """Classes that were new or more frequent, and of which nothing is left."""
+        """Error classes that were new or more frequent, and of which no job is left."""
         return [delta for delta in self.deltas if delta.cured]
 
     @property
@@ -151,7 +151,7 @@ class Morning(Shown, msgspec.Struct, frozen=True):
 
 
 def morning(seen: Seen, spike: Spike | None = None) -> Morning:
-    """What the numbers mean to a person."""
+    """Makes the morning page from what was read from the store."""
     here, before = _windows(seen)
     return Morning(
         since=seen.since,
@@ -181,13 +181,13 @@ def _make_cured(group: Group) -> Cured:
 
 
 def window_start(now: float, since: float) -> float:
-    """Hours are counted whole: the first one of the window, so that two windows are of one length."""
+    """Returns the start of the first hour of the window. Whole hours give two windows the same length."""
     hours = max(1, -int(-(now - since) // HOUR))
     return (now // HOUR) * HOUR - (hours - 1) * HOUR
 
 
 def _windows(seen: Seen) -> tuple[list[Tally], list[Tally]]:
-    """What happened since then, and in as much time before."""
+    """Splits the tallies into those since `since` and those of as much time before."""
     start = window_start(seen.now, seen.since)
     length = (seen.now // HOUR) * HOUR + HOUR - start
     ours = [tally for tally in seen.tallies if seen.queue in (None, tally.queue)]
@@ -209,7 +209,7 @@ def _by_class(tallies: Iterable[Tally]) -> dict[str, int]:
 
 
 def deltas(here: Iterable[Tally], before: Iterable[Tally], known: frozenset[str], spike: Spike) -> list[Delta]:
-    """Every class that happened in either time, the largest rise first."""
+    """Lists every error class that happened in either time, structural changes and the largest rise first."""
     now, then = _by_class(here), _by_class(before)
     found = [_delta(name, now.get(name, 0), then.get(name, 0), known, spike) for name in now.keys() | then.keys()]
     return sorted(found, key=lambda delta: (not delta.structural, -delta.more, delta.error_class))
@@ -222,7 +222,7 @@ def _delta(name: str, now: int, before: int, known: frozenset[str], spike: Spike
 
 
 def without_cured(page: Morning, left: frozenset[str]) -> Morning:
-    """The page with those changes marked as cured of whose class no job is left among the dead and the retrying."""
+    """Marks those changes as cured of whose error class no job is dead or retrying any more."""
     marked = [
         msgspec.structs.replace(delta, cured=delta.structural and delta.error_class not in left)
         for delta in page.deltas
@@ -231,7 +231,7 @@ def without_cured(page: Morning, left: frozenset[str]) -> Morning:
 
 
 def unheard_of(seen: Seen) -> set[str]:
-    """Classes of now that the time before did not have: whether they are new, only older records can tell."""
+    """Returns error classes that the time before did not have: only older records can tell whether a class is new."""
     here, before = _windows(seen)
     return _by_class(here).keys() - _by_class(before).keys()
 
@@ -240,7 +240,7 @@ def unheard_of(seen: Seen) -> set[str]:
 
 
 def headline(page: Morning) -> str:
-    """The whole page in one line."""
+    """Writes the whole page in one line."""
     back = returning(page.delayed, page.next_back) if page.delayed else ""
     retrying = f" · {page.retrying} retrying" * bool(page.retrying) + f" · {page.parked} parked" * bool(page.parked)
     if page.ok:
@@ -268,7 +268,7 @@ def in_words(delta: Delta) -> str:
 
 
 def in_lines(page: Morning) -> list[str]:
-    """What needs eyes and what changed, for a message; the headline is its title."""
+    """Writes the lines of a message: what needs a person and what changed. The headline is the title of the message."""
     lines = [_in_line(need) for need in page.needs[:SHOWN]]
     if len(page.needs) > SHOWN:
         lines.append(f"and {sum(need.count for need in page.needs[SHOWN:])} more: redrive dead list --lane manual")

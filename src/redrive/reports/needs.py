@@ -1,7 +1,7 @@
-"""The one list of what needs a person. Pure: what the store said and the time are arguments.
+"""Makes the one list of what needs a person. Pure: store data and the time are arguments.
 
-Health asks whether the list is empty, the overview and `redrive top` show its head, the morning shows all of it and
-what changed. What heals by itself (a retry, a parked job, a dead letter that comes back) is a fact, not a need.
+Health is whether the list is empty, the overview and `redrive top` show its head, the morning shows the whole list
+and what changed. What heals by itself (a retry, a parked job, a dead letter that comes back) is a fact, not a need.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NeedKind = Literal[
 """Every kind of need, the gravest first. The list is closed."""
 ORDER: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(get_args(NeedKind))}
 ASKING: Final = frozenset({"outcome_unknown", "approval", "consent", "dead_manual", "conflicting_input"})
-"""Only a person ends these."""
+"""Kinds of needs that only a person ends."""
 FOR_A_PERSON: Final[tuple[NeedKind, ...]] = ("approval", "consent", "outcome_unknown")
 """Reasons to hold a job that only a person ends."""
 Course = Literal["new", "regressed", "growing", "steady", "shrinking", "quiet"]
@@ -40,31 +40,31 @@ Course = Literal["new", "regressed", "growing", "steady", "shrinking", "quiet"]
 
 HOUR: Final = 3600.0
 STUCK_AFTER: Final = 26.5 * HOUR
-"""A dead letter that comes back by itself does so within a day, more or less; after that, no process fetches it."""
+"""Seconds after which a dead letter that should come back by itself counts as stuck: most return within a day."""
 LATE_AFTER: Final = 600.0
-"""A dead letter whose time has passed for so long, and whose task no living worker knows, does not come back."""
+"""Seconds past its time after which a dead letter whose task no living worker knows counts as not coming back."""
 STALE_DAYS: Final = 3
-"""A job that comes back by itself and has failed on so many days does not heal by waiting."""
+"""Number of days with failures after which a job that comes back by itself does not heal by waiting."""
 STALLED_AFTER: Final = 900.0
 STALLED_TIMES: Final = 10.0
 ENOUGH: Final = 20
-"""So many successes of a task say how long it usually takes."""
+"""Number of successes of a task that say how long the task usually takes."""
 DISK_LOW: Final = 256 * 1024 * 1024
 """Fewer free bytes than this beside the database are too few for a busy hour."""
 
 
 class Pile(msgspec.Struct, frozen=True):
-    """Jobs that need a person for one reason, and the latest of them with its history."""
+    """Jobs that need a person for one reason, and the latest of these jobs with its history."""
 
     number: int
     sample: Job
     oldest_at: float | None = None
-    """Since when the oldest of them has been there."""
+    """Since when the oldest job has been there."""
     fresh: int = 0
-    """How many of them came since then, and in the time before."""
+    """Number of jobs that came since `Snapshot.since`; `before` counts those of as much time before."""
     before: int = 0
     groups: int = 1
-    """More than one where it stands for all the small groups of an error class."""
+    """Number of groups or tasks in the pile: more than one where small ones are merged."""
 
 
 class Need(Shown, msgspec.Struct, frozen=True):
@@ -72,21 +72,21 @@ class Need(Shown, msgspec.Struct, frozen=True):
 
     kind: NeedKind
     id: str
-    """The same for the same need, whenever it is looked for."""
+    """Stable id: the same need has the same id in every list."""
     count: int
     sentence: str
     action: str
     command: str
     since: At | None = None
     what: str = ""
-    """The error, the question or the detail behind it."""
+    """The error, the question or the detail behind the need."""
     queue: str = ""
     task: str = ""
     error_class: str | None = None
     job_id: str | None = None
     fingerprint: str | None = None
     days: int = 0
-    """On so many days it has failed."""
+    """Number of days on which the job has failed."""
     course: Course | None = None
     fresh: int = 0
     before: int = 0
@@ -117,7 +117,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class Unfired(msgspec.Struct, frozen=True):
-    """A schedule with a slot that no process has made a job of."""
+    """A schedule with a due slot for which no process has enqueued a job."""
 
     name: str
     task: str
@@ -139,18 +139,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     stuck: Sequence[Pile] = ()
     """Dead letters of the delayed lane that no process has fetched for STUCK_AFTER."""
     stale: Sequence[Pile] = ()
-    """Other dead letters of that lane, which have failed on STALE_DAYS."""
+    """Other dead letters of the delayed lane, which have failed on STALE_DAYS or more."""
     unattended: Sequence[Pile] = ()
-    """Due, and no living worker takes them; each with the job that came first."""
+    """Due jobs that no living worker takes; each pile with the job that came first."""
     unprobed: Sequence[Pile] = ()
-    """Parked, and no living worker could run the probe that brings them back."""
+    """Parked jobs whose probe no living worker could run."""
     unfired: Sequence[Unfired] = ()
     """Schedules with a slot that is due, whose task no living worker knows."""
     known: frozenset[str] = frozenset()
     """The tasks that living workers know."""
     oldest: Job | None = None
     groups: Mapping[str, GroupView] = {}
-    """What is known of the piles' groups, by fingerprint."""
+    """Views of the piles' groups, by fingerprint."""
     left_behind: Sequence[LeftBehind] = ()
     list_stalled: Sequence[Stalled] = ()
     blocked: Sequence[Blocked] = ()
@@ -159,7 +159,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     channels: Sequence[str] = ()
     """Notification channels that do not take anything, in words."""
     cycles: Sequence[Finding] = ()
-    """Nights that did not happen, ended early or were short."""
+    """Nights of cycles that did not happen, ended early or were short."""
     effects: Sequence[EffectRecord] = ()
     """Effects without a job that were begun, and whose end is not known."""
     jump: ClockHold | None = None
@@ -172,7 +172,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def needs(seen: Snapshot) -> list[Need]:
-    """Everything that needs a person, the gravest kind first."""
+    """Lists everything that needs a person, the gravest kind first."""
     found = [
         *(_process_gone(seen, left) for left in seen.left_behind),
         *(_held(seen, pile) for pile in seen.held),
@@ -210,7 +210,7 @@ def store_failed(problem: str, *, fleet: bool = False) -> Need:
 
 
 def _process_gone(seen: Snapshot, left: LeftBehind) -> Need:
-    """Of another host only its silence is known, so it is not called gone."""
+    """Makes the need for a process that left running jobs; on another host, a silent process is not called gone."""
     number, tasks = len(left.jobs), ", ".join(left.tasks[:3]) + (", …" if len(left.tasks) > 3 else "")
     seen_last = f"{span(seen.now - left.since)} ago"
     lost = f"is gone (last seen {seen_last})" if left.gone else f"was not seen for {span(seen.now - left.since)}"
@@ -230,7 +230,7 @@ def _process_gone(seen: Snapshot, left: LeftBehind) -> Need:
 
 
 def stalled_limit(durations: Sequence[float]) -> float:
-    """How long a task may run without a sign of progress: ten times what it usually takes, at least 15 minutes."""
+    """Returns how long a task may run without progress: ten times its usual duration, at least 15 minutes."""
     if len(durations) < ENOUGH:
         return STALLED_AFTER
     usual = sorted(durations)[int(0.95 * (len(durations) - 1))]
@@ -238,7 +238,7 @@ def stalled_limit(durations: Sequence[float]) -> float:
 
 
 def list_stalled(quiet: Sequence[Quiet], limits: Mapping[str, float], now: float) -> list[Stalled]:
-    """The running jobs whose time without progress is over, by the limit of their task."""
+    """Lists the running jobs without progress for longer than their limit."""
     judged = [Stalled(one.job, one.since, limits.get(one.job.id, STALLED_AFTER)) for one in quiet]
     return [one for one in judged if now - one.since > one.limit]
 
@@ -304,7 +304,7 @@ def _cycle(finding: Finding) -> Need:
 
 
 def _dead(seen: Snapshot) -> list[Need]:
-    """The manual lane, the largest pile first."""
+    """Lists the needs of the manual lane, the largest pile first."""
     piles = sorted(seen.manual, key=lambda pile: (pile.groups > 1, -pile.number))
     return [_pile(seen, "dead_manual", pile) for pile in piles]
 
@@ -321,7 +321,7 @@ EFFECTS_SHOWN: Final = 20
 
 
 def _effects(effects: Sequence[EffectRecord]) -> list[Need]:
-    """Effects without a job whose outcome is unknown, the oldest first."""
+    """Lists the effects without a job whose outcome is unknown, the oldest first."""
     oldest = sorted(effects, key=lambda effect: effect.at)
     found = [_effect(effect) for effect in oldest[:EFFECTS_SHOWN]]
     if beyond := oldest[EFFECTS_SHOWN:]:
@@ -358,14 +358,14 @@ def _effect(effect: EffectRecord) -> Need:
 
 
 def _several(need: Need, pile: Pile, what: str, command: str) -> Need:
-    """What it asks, or its error; of several, the latest speaks for the others, which a command lists."""
+    """Sets the text of a need; if the pile has several jobs, shows the latest and gives the command that lists all."""
     if pile.number == 1:
         return msgspec.structs.replace(need, what=what)
     return msgspec.structs.replace(need, what=f"such as: {what}", command=command)
 
 
 def _question(job: Job) -> str | None:
-    """An attempt that asks for approval says what; consent is asked for before there is one."""
+    """Returns the question that a held job asks. Consent is asked for before an attempt, so its text is made here."""
     if job.because == "consent":
         return f"asks for consent to {job.task}" + (f", for session {job.session_id}" if job.session_id else "")
     return job.history[-1].decision if job.because == "approval" and job.history else None
@@ -419,7 +419,7 @@ def _what(pile: Pile) -> str:
 
 
 def _course(seen: Snapshot, pile: Pile) -> Course | None:
-    """By what came since then against the time before; that it came back after it was called cured goes first."""
+    """Compares the fresh dead letters of a group with the time before; `regressed` goes first."""
     view = seen.groups.get(pile.sample.fingerprint or "")
     if view is None or pile.groups > 1:
         return None
@@ -433,7 +433,7 @@ def _course(seen: Snapshot, pile: Pile) -> Course | None:
 
 
 def _has_regressed(view: GroupView, since: float) -> bool:
-    """It was resolved and is back, whether or not a watch has noticed that yet."""
+    """Returns whether a group was resolved and is back, even if no watch has noticed yet."""
     state = view.state
     if state.status == "resolved":
         return state.resolved_at is not None and view.group.last_at > state.resolved_at and view.dead > 0
@@ -441,13 +441,13 @@ def _has_regressed(view: GroupView, since: float) -> bool:
 
 
 def _overdue(seen: Snapshot, pile: Pile) -> Need:
-    """Action for a deferred job whose time has come."""
+    """Makes the need for a deferred job whose time has come."""
     action = "The time it was deferred to has come. See to it now, or defer it again."
     return msgspec.structs.replace(_pile(seen, "deferred_overdue", pile), action=action)
 
 
 def _action(seen: Snapshot, job: Job) -> str:
-    """Returns the suggestion of the dead letter's group."""
+    """Returns the suggestion of the dead letter's group, else the job's own recommendation."""
     view = seen.groups.get(job.fingerprint or "")
     if view is not None:
         return suggest(view.group, view.lessons, letter=job).text
@@ -473,7 +473,7 @@ def _route(job: Job) -> str:
 
 
 def failing_days(job: Job) -> list[date]:
-    """The days (UTC) on which it failed."""
+    """Lists the days (UTC) on which the job failed."""
     ends = {
         day_of(attempt.ended_at)
         for attempt in job.history
@@ -492,7 +492,7 @@ def day_of(at: float) -> date:
 
 
 def _returning(seen: Snapshot) -> list[Need]:
-    """The delayed lane is silent as long as it works: what failed day after day, or is fetched by no process."""
+    """Lists dead letters of the delayed lane that failed day after day, or that no process fetches."""
     unfetched = "It should come back by itself, and no process fetches it: run its script or a worker, or redrive it."
     stuck = [_come_back(seen, "deferred_overdue", pile, unfetched) for pile in seen.stuck]
     return stuck + [
@@ -502,7 +502,7 @@ def _returning(seen: Snapshot) -> list[Need]:
 
 
 def _come_back(seen: Snapshot, kind: NeedKind, pile: Pile, action: str) -> Need:
-    """Of several of a task, the latest speaks for the others, which a command lists."""
+    """Makes the need for a pile of the delayed lane; of several jobs, shows the latest, and a command lists all."""
     need = msgspec.structs.replace(_pile(seen, kind, pile), action=action, course=None)
     if pile.number == 1:
         return msgspec.structs.replace(need, command=f"redrive dead show {pile.sample.short_id}")
@@ -516,7 +516,7 @@ def _come_back(seen: Snapshot, kind: NeedKind, pile: Pile, action: str) -> Need:
 
 
 def _unattended(seen: Snapshot) -> list[Need]:
-    """No living worker takes it, or it has been due for more than a day."""
+    """Lists due jobs that no living worker takes, and the oldest job if it has been due for more than a day."""
     piles, job = list(seen.unattended), seen.oldest
     told = {(pile.sample.queue, pile.sample.task) for pile in piles}
     if job is not None and seen.now - job.run_at >= STUCK_AFTER and (job.queue, job.task) not in told:
@@ -551,8 +551,10 @@ def _left(seen: Snapshot, pile: Pile) -> Need:
 
 
 def _unprobed(seen: Snapshot) -> list[Need]:
-    """A parked job comes back by itself only as long as a worker lives that can send it as a probe. Where jobs of the
-    same task are due, they say already that no worker runs it."""
+    """Lists parked jobs that no living worker can send as a probe, so that they would not come back by themselves.
+
+    Where jobs of the same task are due, the need of those jobs says already that no worker runs the task.
+    """
     told = {(pile.sample.queue, pile.sample.task) for pile in seen.unattended}
     return [_parked(pile) for pile in seen.unprobed if (pile.sample.queue, pile.sample.task) not in told]
 
@@ -578,7 +580,7 @@ def _parked(pile: Pile) -> Need:
 
 
 def _unfired(schedule: Unfired) -> Need:
-    """Without a worker a slot becomes no job, so that nothing else would tell of it."""
+    """Makes the need for a schedule without a worker. Its slot becomes no job, so no other need reports it."""
     what = f"a slot is due since {iso(schedule.since)}, and no live worker knows {schedule.task}"
     return Need(
         "unattended",
@@ -594,7 +596,7 @@ def _unfired(schedule: Unfired) -> Need:
 
 
 def _backed_up(seen: Snapshot) -> list[Need]:
-    """More jobs are due than the policy of their queue thinks right, the fullest queue first."""
+    """Lists queues with more due jobs than their policy allows, the fullest queue first."""
     full = sorted((queue for queue in seen.queues if queue.too_many_due), key=lambda queue: -queue.due)
     return [
         Need(
@@ -611,11 +613,11 @@ def _backed_up(seen: Snapshot) -> list[Need]:
     ]
 
 
-# -- what redrive stands on
+# -- disk, clock and channels
 
 
 def spool_needs(number: int) -> list[Need]:
-    """Return the need that jobs in the spool are, which is known without the store."""
+    """Makes the need for jobs in the spool, which is known without the store."""
     if not number:
         return []
     what = f"{counted(number, 'job')} {'waits' if number == 1 else 'wait'} beside the store, which could not take them"
@@ -647,19 +649,19 @@ def _channel(problem: str) -> Need:
 
 
 def label(need: Need) -> str:
-    """The kind of a need as lists say it: `dead`, `process gone`."""
+    """Returns the kind of a need as lists show it: `dead`, `process gone`."""
     return "dead" if need.kind == "dead_manual" else plain(need.kind)
 
 
 def lasting(need: Need) -> str:
-    """`failing on 3 days since 2031-05-17`, where it is more than one."""
+    """Writes `failing on 3 days since 2031-05-17`; empty for fewer than two days."""
     if need.days < 2 or need.since is None:
         return ""
     return f"failing on {need.days} days since {day_of(need.since).isoformat()}"
 
 
 def course(need: Need) -> str:
-    """`growing: 4, 1 the time before`, where that is known."""
+    """Writes `growing: 4, 1 the time before`; empty if the course is not known."""
     if need.course in (None, "quiet"):
         return need.course or ""
     if need.course == "new":

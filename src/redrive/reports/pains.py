@@ -1,7 +1,7 @@
-"""Pain signals: looks at what hurts, and writes what people are to be told into the outbox of notices.
+"""Finds pains in the whole store, and writes notices about them into the outbox.
 
-A pain that was told stands in the store as a document until it is over, so that of any number of processes one tells
-it, and a restart tells nothing twice. Only the courier calls the channels and the functions of `signals=`.
+A pain that was sent stays in the store as a document until the pain is over, so that of any number of processes one
+sends it, and a restart sends nothing twice. Only the courier calls the channels and the functions of `signals=`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.health")
 HURTING: Final = Kind[Hurting]("pain", Hurting)
 NEEDS_SECONDS: Final = 60.0
-"""How often the whole list of needs is looked through for what hurts."""
+"""Seconds between two searches of the whole list of needs for pains."""
 
 
 class Pains:
-    """Looks at the whole store for what hurts."""
+    """Finds pains in the whole store and sends notices about them."""
 
     def __init__(self, core: Core, watch: Watch) -> None:
         self._core = core
@@ -40,7 +40,7 @@ class Pains:
         self._aching: list[Pain] = []
 
     async def look(self) -> None:
-        """One round: tell what hurts, and what does not hurt any more."""
+        """Runs one round: sends notices of new pains, and ends the pains that are over."""
         now, queues, down = self._core.clock.now(), await self._watch.numbers(), await self._down()
         found = {pain.key: pain for pain in [*pains(queues), *downstreams(down), *await self._needs()]}
         known = {kept.key: kept for kept in await HURTING.all(self._core.store)}
@@ -52,14 +52,17 @@ class Pains:
             await self.tell(pain, known.get(key), now)
 
     async def _down(self) -> list[tuple[Breaker, int]]:
-        """What does not answer, each with the number of its parked jobs. Who asked to be left alone says until when."""
+        """Reads downstreams that do not answer, each with the number of its parked jobs.
+
+        Downstreams that asked for a pause are left out: they say until when.
+        """
         down = [breaker for breaker in await self._watch.breakers() if breaker.down and not breaker.asked]
         parked = Filter(states=(State.held,), because="circuit_open")
         counted = await self._core.store.count(parked, by=("held_for",)) if down else {}
         return [(breaker, counted.get((breaker.key,), 0)) for breaker in down]
 
     async def _needs(self) -> list[Pain]:
-        """Looked for once a minute: nothing among them is a matter of seconds."""
+        """Reads the pains among the needs once a minute: none of them is a matter of seconds."""
         steady = self._core.clock.monotonic()
         if steady - self._needs_at >= NEEDS_SECONDS:
             self._needs_at = steady
@@ -82,8 +85,10 @@ class Pains:
         return True
 
     async def _end(self, kept: Kept[Hurting], now: float) -> None:
-        """Forget what no longer hurts, so that it is told at once when it comes back. That a downstream answers again
-        is told, too: people who were woken for it want to know."""
+        """Forgets a pain that is over, so that the pain is sent at once when it comes back.
+
+        A notice tells that a downstream answers again, too: people who were woken for the outage want to know.
+        """
         kind, _, about = kept.key.partition("/")
         put = HURTING.drop(kept.key, kept.version)
         if kind != "downstream_down":
@@ -95,7 +100,7 @@ class Pains:
             log.warning("%s", message)
 
     async def _write(self, state: Put, notice: Notice) -> bool:
-        """Both or neither, and only by one process."""
+        """Writes the state and the notice in one commit: both or neither, and only one process succeeds."""
         puts = [state, WAITING.put(waiting_key(notice), notice)]
         return await try_commit(self._core.store, puts=puts, what=f"people will be told: {notice.title}") is not None
 

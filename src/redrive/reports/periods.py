@@ -1,14 +1,14 @@
-"""Weeks and months in numbers: what was processed, what died of it, and what became of that. Pure.
+"""Makes reports of weeks and months: jobs processed, dead letters, and what became of the dead letters. Pure.
 
-What the columns mean, here and nowhere else:
+The columns are defined here and nowhere else:
 
 - processed: jobs that came to an end for the first time: done, or dead. A dead letter that is brought back and done
   later is still one job, counted where it died.
-- dead letters: jobs that died in the time, each once, however often it was brought back and died again.
-- auto-resolved: of those, what is done without a person: it came back by itself.
-- open: of those, what comes back by itself and has not come to an end yet.
-- human-required: all the others. A person resolved it, let it go, or still has to. Of which deferred: somebody put it
-  off to a later day at least once.
+- dead letters: jobs that died in the time, each counted once, however often the job was brought back and died again.
+- auto-resolved: dead letters that came back by themselves and are done without a person.
+- open: dead letters that come back by themselves and have not come to an end yet.
+- human-required: all other dead letters. A person resolved or discarded them, or still has to. Of which deferred: dead
+  letters that a person deferred to a later day at least once.
 
 So auto-resolved + human-required + open = dead letters, always. Time to resolution is counted from the first death.
 """
@@ -31,11 +31,11 @@ ENDED: Final = ("succeeded", "resolved")
 """Moves that end a job well, for the first time or after it died."""
 BURIED: Final = ("buried", "imported")
 FAILED: Final = ("retried", "held_back", *BURIED)
-"""Moves that an attempt's failure ends in; those that failed carry the class of the error."""
+"""Moves that can end a failed attempt; a move that a failure caused carries the class of the error."""
 COMES_BACK: Final = ("delayed", "moving")
 """States of open dead letters that need no person: in the delayed lane, or redriven and on their way."""
 TRIED_ENOUGH: Final = 5
-"""So many tries say something about a strategy."""
+"""Number of tries that say something about a strategy."""
 
 Kind = Literal["weekly", "monthly"]
 
@@ -44,7 +44,7 @@ Kind = Literal["weekly", "monthly"]
 
 
 class Period(msgspec.Struct, frozen=True):
-    """A week or a month; `until` is its end, or now where it still lasts."""
+    """A week or a month; `until` is the end of the period, or now if the period still lasts."""
 
     name: str
     """`2026-11` or `2026-W47`."""
@@ -55,7 +55,7 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def months(now: float, number: int, zone: tzinfo) -> list[Period]:
-    """The last ones up to and with the one that `now` is in."""
+    """Lists the last months, with the month of `now`."""
     today = datetime.fromtimestamp(now, zone)
     last = today.year * 12 + today.month - 1
     return [_month(divmod(index, 12), today, zone) for index in range(last - number + 1, last + 1)]
@@ -73,7 +73,7 @@ def _month(year_month: tuple[int, int], today: datetime, zone: tzinfo) -> Period
 
 
 def weeks(now: float, number: int, zone: tzinfo) -> list[Period]:
-    """The last ones up to and with the one that `now` is in. A week begins on Monday."""
+    """Lists the last weeks, with the week of `now`. A week begins on Monday."""
     today = datetime.fromtimestamp(now, zone)
     monday = today.date() - timedelta(days=today.weekday())
     found = []
@@ -87,7 +87,7 @@ def weeks(now: float, number: int, zone: tzinfo) -> list[Period]:
 
 
 def days(since: float, until: float, zone: tzinfo) -> list[tuple[float, float]]:
-    """The days of a time, each from its first hour up to the next day's; an hour belongs to the day it begins in."""
+    """Lists the days of a time, each from its first hour to the next day's. An hour belongs to the day it begins in."""
     found, begin, until = [], _first_hour(since), min(until, CALENDAR_END)
     while begin < until:
         following = datetime.fromtimestamp(begin, zone).date() + timedelta(days=1)
@@ -99,11 +99,11 @@ def days(since: float, until: float, zone: tzinfo) -> list[tuple[float, float]]:
 
 
 CALENDAR_END: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-"""Nothing was ever recorded later, and there are no days much later."""
+"""Time before which everything was recorded; Python has no dates much later."""
 
 
 def _first_hour(at: float) -> float:
-    """The first one that begins then or later."""
+    """Returns the first full hour that begins at `at` or later."""
     return -(-at // HOUR) * HOUR
 
 
@@ -118,7 +118,7 @@ class Mttr(msgspec.Struct, frozen=True):
 
 
 class Row(Shown, msgspec.Struct, frozen=True):
-    """The numbers of one period, of one agent, or of everything."""
+    """Numbers of one period, of one agent, or of the whole time."""
 
     HIDDEN: ClassVar = ("label", "auto_seconds", "person_seconds")
     SHOWN: ClassVar = ("rate", "auto_share", "human", "human_share", "_mttr")
@@ -138,11 +138,11 @@ class Row(Shown, msgspec.Struct, frozen=True):
     died: int = 0
     auto: int = 0
     person: int = 0
-    """Resolved or discarded by a person; the rest of `human` is still open."""
+    """Dead letters resolved or discarded by a person; the rest of `human` is still open."""
     open: int = 0
     deferred: int = 0
     auto_seconds: float = 0.0
-    """From death to resolution, in sum."""
+    """Sum of seconds from death to resolution."""
     person_seconds: float = 0.0
 
     @property
@@ -152,7 +152,7 @@ class Row(Shown, msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> Share | None:
-        """Dead letters as a share of what was processed."""
+        """Dead letters as a share of the jobs processed."""
         return self.died / self.processed if self.processed else None
 
     @property
@@ -165,7 +165,7 @@ class Row(Shown, msgspec.Struct, frozen=True):
 
     @property
     def auto_mttr(self) -> float | None:
-        """Mean seconds from death to resolution of what was resolved without a person."""
+        """Mean seconds from death to resolution of dead letters resolved without a person."""
         return self.auto_seconds / self.auto if self.auto > 0 else None
 
     @property
@@ -182,7 +182,7 @@ class Row(Shown, msgspec.Struct, frozen=True):
 
 
 class StrategyRate(Shown, msgspec.Struct, frozen=True):
-    """How often a strategy was tried, and how often that worked."""
+    """Number of times a strategy worked, and failed."""
 
     SHOWN: ClassVar = ("rate", "pays")
     RENAMED: ClassVar = {"rate": "success_rate"}
@@ -200,7 +200,7 @@ class StrategyRate(Shown, msgspec.Struct, frozen=True):
 
     @property
     def pays(self) -> bool:
-        """False where it was tried often enough to know that it rarely helps."""
+        """False if the strategy was tried often enough to know that it rarely helps."""
         return self.tried < TRIED_ENOUGH or 2 * self.worked >= self.tried
 
 
@@ -211,7 +211,7 @@ class CauseRow(Shown, msgspec.Struct, frozen=True):
     category: str
     detail: str
     failed: int
-    """Attempts that failed so, the burying ones included."""
+    """Failed attempts, those that made a dead letter included."""
     buried: int
     buried_before: int
 
@@ -228,10 +228,10 @@ class Report(Shown, msgspec.Struct, frozen=True):
     rows: list[Row]
     total: Row
     agents: list[Row]
-    """The whole time, by who did the work."""
+    """Rows of the whole time, by agent."""
     strategies: list[StrategyRate]
     causes: list[CauseRow]
-    """Of the latest period."""
+    """Causes of the latest period."""
 
     @property
     def latest(self) -> Row | None:
@@ -242,7 +242,7 @@ class Report(Shown, msgspec.Struct, frozen=True):
 
 
 class _Account:
-    """Adds up what becomes a row."""
+    """Sums that become a row."""
 
     def __init__(self) -> None:
         self.ended = 0
@@ -256,7 +256,7 @@ class _Account:
     def became(self, outcome: OutcomeTally) -> None:
         what: str = outcome.what
         if what == "open" and outcome.name not in COMES_BACK:
-            return  # it waits for a person, like all that nothing else is said of
+            return  # the dead letter waits for a person, like all without another outcome
         self.outcomes[what] = self.outcomes.get(what, 0) + outcome.number
         self.seconds[what] = self.seconds.get(what, 0.0) + outcome.seconds
 
@@ -273,7 +273,7 @@ class _Account:
 
 
 class Book(msgspec.Struct, frozen=True):
-    """What the store says of one period; the tallies are wanted of the latest two only."""
+    """Store data of one period; tallies are needed of the latest two periods only."""
 
     period: Period
     totals: Sequence[Total] = ()
@@ -282,7 +282,7 @@ class Book(msgspec.Struct, frozen=True):
 
 
 def report(kind: Kind, tz: str, books: Sequence[Book]) -> Report:
-    """Periods in order, their sum, and what is behind them. Empty periods at the beginning are left out."""
+    """Makes the report: periods in order, their sum, and the causes. Leaves out empty periods at the beginning."""
     agents, total = dict[str | None, _Account](), _Account()
     rows = []
     for book in books:
@@ -302,7 +302,10 @@ def report(kind: Kind, tz: str, books: Sequence[Book]) -> Report:
 
 
 def hours_of(period: Period) -> tuple[float, float]:
-    """Hours belong to the period in which they begin; a period that still lasts has this very hour, too."""
+    """Returns the first hour of a period and the end. An hour belongs to the period in which the hour begins.
+
+    A period that still lasts has the current hour, too.
+    """
     until = period.until if period.complete else period.until + 1.0
     return _first_hour(period.since), _first_hour(until)
 
@@ -319,7 +322,7 @@ def _agents(whole: Period, agents: Mapping[str | None, _Account]) -> list[Row]:
 
 
 def _strategies(books: Sequence[Book]) -> list[StrategyRate]:
-    """What was tried, the most tried first."""
+    """Lists how often each strategy worked and failed, the most tried strategy first."""
     counted: dict[str, list[int]] = {}
     for outcome in (outcome for book in books for outcome in book.outcomes):
         if outcome.what in ("worked", "failed"):
@@ -330,7 +333,7 @@ def _strategies(books: Sequence[Book]) -> list[StrategyRate]:
 
 
 def _causes(latest: Iterable[Tally], earlier: Iterable[Tally]) -> list[CauseRow]:
-    """Of the latest period, the most burials first."""
+    """Lists the causes of failures in the latest period, the most dead letters first."""
     now, before = _by_detail(latest), _by_detail(earlier)
     rows = []
     for detail in now.keys() | before.keys():
@@ -341,7 +344,7 @@ def _causes(latest: Iterable[Tally], earlier: Iterable[Tally]) -> list[CauseRow]
 
 
 def _by_detail(tallies: Iterable[Tally]) -> dict[str, tuple[int, int]]:
-    """Failed attempts and burials."""
+    """Sums up failed attempts and dead letters by detail."""
     found: dict[str, tuple[int, int]] = {}
     for tally in filter(_is_failure, tallies):
         failed, buried = found.get(tally.detail or "unknown", (0, 0))
@@ -363,11 +366,11 @@ def category_of(detail: str) -> str:
 Column = Literal["day", "agent", "category", "detail", "error_class", "queue", "task"]
 COLUMNS: Final[tuple[Column, ...]] = ("day", "agent", "category", "detail", "error_class", "queue", "task")
 LINES: Final = 500
-"""Longest list of a report; the sums count the rest."""
+"""Most lines of a failure log; the sums count the lines beyond."""
 
 
 class FailureLine(msgspec.Struct, frozen=True):
-    """What failed on one day in one way."""
+    """Failures of one day that share agent, cause, error class, queue and task."""
 
     day: str
     agent: str | None
@@ -377,12 +380,12 @@ class FailureLine(msgspec.Struct, frozen=True):
     queue: str
     task: str
     failed: int
-    """Attempts, the burying ones included."""
+    """Failed attempts, those that made a dead letter included."""
     buried: int
 
 
 class FailureLog(Shown, msgspec.Struct, frozen=True):
-    """Every failure of the time that fits, added up by day; nothing of it ever expires."""
+    """Failures of a time that match the filters, summed up by day; the numbers never expire."""
 
     HIDDEN: ClassVar = ("sums", "letters")
     SHOWN: ClassVar = ("_main_sums", "_brief_letters")
@@ -393,22 +396,22 @@ class FailureLog(Shown, msgspec.Struct, frozen=True):
     failed: int
     buried: int
     sums: dict[str, dict[str, int]]
-    """Failed attempts by each of COLUMNS; of all lines, also those left out."""
+    """Failed attempts by each of COLUMNS, of all lines, also of lines left out."""
     lines: list[FailureLine]
-    """The latest day first, then the most; LINES at most."""
+    """Lines, the latest day first, then the most dead letters; LINES at most."""
     more_lines: int = 0
-    """How many were left out."""
+    """Number of lines left out."""
     letters: list[Job] = []
-    """The latest dead letters that fit and are dead still."""
+    """The latest dead letters that match the filters and are still dead."""
     more_letters: bool = False
 
     def by(self, name: Column) -> dict[str, int]:
-        """Failed attempts, added up by one of the columns, the most first; days in order."""
+        """Returns the failed attempts summed up by one column, the most first; days in order."""
         return self.sums[name]
 
     @property
     def _main_sums(self) -> dict[str, dict[str, int]]:
-        """Those by day, agent and category."""
+        """Sums by day, agent and category."""
         return {name: self.sums[name] for name in ("day", "agent", "category")}
 
     @property
@@ -442,7 +445,7 @@ def _sums(lines: Iterable[FailureLine], name: Column) -> dict[str, int]:
 def failure_lines(
     tallies: Iterable[Tally], since: float, until: float, zone: tzinfo, fits: Callable[[Tally, str], bool]
 ) -> list[FailureLine]:
-    """Failures of the hours that begin in the time. `fits` is asked with the category of each."""
+    """Lists the failures of the hours that begin in the time. `fits` gets each tally and its category."""
     sums: dict[tuple[str, str | None, str, str, str, str], list[int]] = {}
     dates: dict[float, str] = {}
     for tally in tallies:
@@ -466,7 +469,7 @@ def _date(at: float, zone: tzinfo) -> str:
 
 
 def _weight(line: FailureLine) -> tuple[int, int, str, str, str, str, str]:
-    """The most first, and always in one order."""
+    """Returns the sort key of a line: the most dead letters first, and always one order."""
     return -line.buried, -line.failed, line.agent or "", line.detail, line.task, line.queue, line.error_class
 
 
@@ -474,12 +477,12 @@ def _weight(line: FailureLine) -> tuple[int, int, str, str, str, str, str]:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """`81 %`; `-` where there is nothing to have a share of."""
+    """Writes a share as `81 %`; `-` if there is no share."""
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def headline(found: Report) -> str:
-    """The latest period in one line."""
+    """Writes the latest period in one line."""
     row = found.latest
     if row is None or row.empty:
         return f"{row.label if row else found.kind}: nothing was processed"
@@ -498,7 +501,7 @@ AS_IT_WAS: Final = "bury"
 
 
 def name_strategy(strategy: str) -> str:
-    """A strategy as people say it."""
+    """Returns the name of a strategy in words."""
     if strategy == AS_IT_WAS:
         return "redriven as it was"
     return strategy.replace("_", " ").replace("+", " + ")

@@ -1,4 +1,4 @@
-"""The numbers of one queue at one moment, and what they say. Pure."""
+"""Numbers of one queue at one moment, and the issues that follow from the numbers. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLD_DEFERRAL: Final = 7 * 86400.0
 
 
 class QueueNumbers(Shown, msgspec.Struct, frozen=True):
-    """What is known of one queue at one moment."""
+    """Numbers of one queue at one moment."""
 
     HIDDEN: ClassVar = ("policy", "retrying_later")
     SHOWN: ClassVar[tuple[str, ...]] = ("pending", "criticality", "policy.max_attempts")
@@ -29,7 +29,7 @@ class QueueNumbers(Shown, msgspec.Struct, frozen=True):
     retrying: int = 0
     """Jobs that wait after a failed attempt: a part of `waiting`."""
     retrying_later: int = 0
-    """Those of them that are not due yet."""
+    """Retrying jobs that are not due yet."""
     running: int = 0
     held: int = 0
     parked: int = 0
@@ -39,25 +39,25 @@ class QueueNumbers(Shown, msgspec.Struct, frozen=True):
     deferred: int = 0
     """Deferred dead letters."""
     overdue: int = 0
-    """Deferred ones whose time has come and that were not recalled."""
+    """Deferred dead letters whose time has come and that were not recalled."""
     put_off: int = 0
-    """Deferred ones that have been so for longer than a week."""
+    """Dead letters that have been deferred for longer than a week."""
     done: int = 0
     dead: int = 0
     comes_back: int = 0
     """Dead letters of the delayed lane, which come back by themselves: a part of `dead`."""
     next_back: float | None = None
-    """Seconds until the next of them comes back; None where its script brings it back."""
+    """Seconds until the next dead letter comes back by itself; None where its script brings the dead letter back."""
     discarded: int = 0
     purged: int = 0
     forgotten: int = 0
     paused: bool = False
     unattended: int = 0
-    """Due ones that no living worker takes."""
+    """Due jobs that no living worker takes."""
 
     @property
     def pending(self) -> int:
-        """What is to be done now or after a failure, each job once. Jobs planned for later are not."""
+        """Jobs to do now or after a failure, each job once; jobs planned for later do not count."""
         return self.due + self.retrying_later + self.parked
 
     @property
@@ -71,12 +71,12 @@ class QueueNumbers(Shown, msgspec.Struct, frozen=True):
 
     @property
     def backed_up(self) -> bool:
-        """More is pending than its policy thinks right."""
+        """Whether more jobs are pending than the policy of the queue allows."""
         return self.pending > (self.policy.health_depth or 0)
 
     @property
     def too_many_due(self) -> bool:
-        """More is due than its policy thinks right: the workers do not keep up."""
+        """Whether more jobs are due than the policy of the queue allows: the workers do not keep up."""
         return self.due > (self.policy.health_depth or 0)
 
     @property
@@ -86,7 +86,7 @@ class QueueNumbers(Shown, msgspec.Struct, frozen=True):
 
 
 class QueueView(QueueNumbers, frozen=True):
-    """A queue with how fast it goes: what `rd.queues.list()` gives."""
+    """Numbers of a queue and how fast the queue goes: an item of `rd.queues.list()`."""
 
     SHOWN: ClassVar = (*QueueNumbers.SHOWN, "failure_rate")
     succeeded: int = 0
@@ -96,7 +96,7 @@ class QueueView(QueueNumbers, frozen=True):
     waited: Span | None = None
     """Seconds from the time the last successes were due until they started."""
     took: Span | None = None
-    """Seconds from there until they were done."""
+    """Seconds from the start of the last successes until they were done."""
 
     @property
     def failure_rate(self) -> float | None:
@@ -105,7 +105,7 @@ class QueueView(QueueNumbers, frozen=True):
 
 
 def with_paces(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
-    """The numbers of queues with how fast they go."""
+    """Adds to the numbers of queues how fast the queues go."""
     return [_view(msgspec.structs.asdict(numbers), *paces.of(numbers.name)) for numbers in queues]
 
 
@@ -126,7 +126,7 @@ def returning(number: int, next_back: float | None) -> str:
 
 
 def issues_of(queue: QueueNumbers) -> list[str]:
-    """What is not as it should be in one queue, in words."""
+    """Describes in words what is wrong in one queue."""
     issues = []
     if queue.manual > 0:
         issues.append(f"{queue.name}: {queue.manual} dead letter{'s' if queue.manual != 1 else ''}")

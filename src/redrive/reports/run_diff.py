@@ -1,7 +1,7 @@
-"""Two inputs side by side: what differs, path by path, and within a text word by word. Pure.
+"""Compares two inputs side by side: path by path, and within a text word by word. Pure.
 
-`retries/changes/difference` says the same in lines of words; this one keeps both sides, for a reader who wants to see
-them beside each other. Everything is bounded, because an input may hold a whole conversation.
+`retries/changes/difference` describes the same in lines of words; this module keeps both sides, for a reader who wants
+to see the two inputs beside each other. Everything is bounded, because an input may hold a whole conversation.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from redrive.core.job import Json
 from redrive.retries.changes.difference import count_alike, same, stretches
 
 MOST: Final = 200
-"""Differences that are listed."""
+"""Most differences that are listed."""
 DEEPEST: Final = 32
 WORDS: Final = 300
 """Words on either side that are matched one by one; longer texts are shown as replaced."""
 AROUND: Final = 12
 """Words that are kept on each side of a difference."""
 LONGEST: Final = 2000
-"""Characters of one side."""
+"""Most characters of one side."""
 BEGINNING: Final = 40
-"""By so much of its beginning an entry of a list is known again."""
+"""Characters at the beginning of a list entry by which the entry is recognised."""
 _WORD: Final = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Some text of one side: the same on both, or there alone."""
+    """Some text of one side: the same on both sides, or on this side alone."""
 
     text: str
     differs: bool = False
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """What one place holds on each side; None where it is not there."""
+    """Values of one path on each side; None on a side without the path."""
 
     path: str
     kind: Literal["changed", "added", "removed"]
@@ -49,7 +49,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The differences, and whether there are more than these."""
+    """Listed differences, and whether there are more."""
 
     differences: tuple[Difference, ...]
     more: bool = False
@@ -60,7 +60,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(before: Json, after: Json, most: int = MOST) -> Comparison:
-    """What differs, in the order of the newer input."""
+    """Lists the differences of two inputs: each field of the older one, then fields that only the newer one has."""
     found = list(islice(_between(before, after, "", 0), most + 1))
     return Comparison(tuple(found[:most]), len(found) > most)
 
@@ -89,7 +89,7 @@ def _fields(before: Mapping[str, Json], after: Mapping[str, Json], path: str, de
 
 
 def _items(before: Sequence[Json], after: Sequence[Json], path: str, depth: int) -> Iterator[Difference]:
-    """Entries that begin alike are the same entry, so one that was shortened is shown as changed, not as replaced."""
+    """Compares two lists. Entries that begin alike are the same entry, so a shortened entry is a change."""
     for i, j, k, m in stretches(before, after, _mark):
         pairs = min(j - i, m - k)
         for step in range(pairs):
@@ -124,7 +124,7 @@ def _cut(text: str) -> str:
 
 
 def words(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Both texts in parts. Long stretches that are the same on both sides are left out but for their ends."""
+    """Splits two texts into parts. Long stretches that are the same on both sides are cut to their ends."""
     old, new = _WORD.findall(before), _WORD.findall(after)
     head = count_alike(old, new)
     tail = count_alike(old[head:][::-1], new[head:][::-1])

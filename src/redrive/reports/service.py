@@ -1,4 +1,4 @@
-"""`rd.reports`: asks the store what insight's reports need to know. Reads; only `notify` writes, a notice."""
+"""`rd.reports`: reads from the store what reports need. Only `notify` writes: a notice."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Reports:
         task: str | None = None,
         agent: str | None = None,
     ) -> Report:
-        """The last weeks with this one: what was processed, what died and what became of it; causes and strategies."""
+        """Reports the last weeks, this one included: jobs processed, dead letters, outcomes, causes, strategies."""
         check_range("weeks", weeks, 1, MOST_WEEKS)
         periods = insight.weeks(self._core.clock.now(), weeks, zone_of("tz", tz))
         return await self._report("weekly", tz, periods, queue=queue, task=task, agent=agent)
@@ -86,7 +86,7 @@ class Reports:
         task: str | None = None,
         agent: str | None = None,
     ) -> Report:
-        """The last months with this one: what was processed, what died and what became of it; causes and strategies."""
+        """Reports the last months, this one included: jobs processed, dead letters, outcomes, causes, strategies."""
         check_range("months", months, 1, MOST_MONTHS)
         periods = insight.months(self._core.clock.now(), months, zone_of("tz", tz))
         return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
@@ -113,10 +113,10 @@ class Reports:
         limit: int = 50,
         **filters: str | None,
     ) -> FailureLog:
-        """What failed, by day: of one agent, one category, one day (or a span, the last week unless you say).
+        """Reports failures by day: of one agent, one category, one day (or a span; the last week by default).
 
-        Other filters: queue, task, detail, error_class. With them come the latest dead letters that fit, `limit` of
-        them, as far as they are dead still; the numbers are kept for ever.
+        Other filters: queue, task, detail, error_class. The report includes the latest dead letters that match and are
+        still dead, `limit` at most; the numbers are kept for ever.
         """
         check_range("limit", limit, 0, 10_000)
         if unknown := filters.keys() - {"queue", "task", "detail", "error_class"}:
@@ -139,7 +139,7 @@ class Reports:
         return insight.failure_log(start, end, tz, lines, page.jobs[:limit], more_letters=more)
 
     async def _by_day(self, start: float, end: float, zone: tzinfo) -> list[Tally]:
-        """What happened on each day, summed up by the store."""
+        """Reads the tallies of each day, summed up by the store."""
         days = insight.days(start, end, zone)
         return [tally for day in days for tally in await self._core.store.tallies(*day, whole=True)]
 
@@ -153,7 +153,7 @@ class Reports:
             start = datetime.combine(_day(day), time(), zone)
             following = datetime.combine(_day(day) + timedelta(days=1), time(), zone)
             return start.timestamp(), following.timestamp()
-        end = now + 1.0 if until is None else earlier("until", until, now)  # this very moment, too
+        end = now + 1.0 if until is None else earlier("until", until, now)  # the current moment, too
         start_at = end - 7 * DAY if since is None else earlier("since", since, now)
         if not (0 < end - start_at <= LONGEST_LOG + HOUR and start_at >= 0):
             raise InvalidOption(field="since", problem="must be before `until`, by a year at most, and after 1970")
@@ -162,10 +162,10 @@ class Reports:
     async def activity(
         self, *, minutes: int | None = None, hours: int | None = None, queue: str | None = None
     ) -> Activity:
-        """Series for plots, by the minute (the last hour unless you say, a day at most) or by the hour.
+        """Returns series for plots, by the minute (the last hour by default, a day at most) or by the hour.
 
         Per queue: enqueued, succeeded, retried, buried, redriven, and how many jobs were unfinished at each moment.
-        Costs milliseconds, however many jobs there are.
+        The call takes milliseconds, however many jobs there are.
         """
         if minutes is not None and hours is not None:
             raise InvalidOption(field="minutes", problem="is given beside hours; give one of them")
@@ -188,7 +188,7 @@ class Reports:
         return {str(queue): number for (queue,), number in counted.items()}
 
     async def load(self, *, hours: int = 24) -> list[AgentLoad]:
-        """By agent: what waits, runs, is held or dead now, and how the last hours went."""
+        """Counts by agent the jobs that wait, run, are held or dead now, and the moves of the last hours."""
         check_range("hours", hours, 1, MOST_HOURS)
         now = self._core.clock.now()
         counted = await self._core.store.count(Filter(), by=("agent", "state"))
@@ -196,7 +196,7 @@ class Reports:
         return load_of(counted, tallies, self._core.registry.fleet.agents)
 
     async def glance(self, *, minutes: int = 30, running: int = 10, troubles: int = 10) -> Glance:
-        """Everything that matters now, for one screen: `redrive top` shows it once a second."""
+        """Reads one screen of everything that matters now: `redrive top` shows the screen once a second."""
         check_range("minutes", minutes, 2, MOST_MINUTES)
         check_range("troubles", troubles, 0, 100)
         store, now = self._core.store, self._core.clock.now()
@@ -220,24 +220,24 @@ class Reports:
         )
 
     async def running(self, number: int) -> list[Job]:
-        """What has run for longest, of as many as are worth a look: those that came first."""
+        """Lists the jobs that have run for longest, among the running jobs that were enqueued first."""
         check_range("running", number, 0, 1000)
         page = await self._core.store.find(Filter(states=(State.running,)), limit=max(number, LOOKED_AT), oldest=True)
         return longest(page.jobs, number)
 
     async def oldest_due(self, number: int) -> list[Job]:
-        """The waiting jobs that have been due for longest."""
+        """Lists the waiting jobs that have been due for longest."""
         check_range("number", number, 0, 1000)
         return await self._core.store.overdue(self._core.clock.now(), limit=number)
 
     async def living_workers(self) -> list[Announcement]:
-        """What every living worker has announced of itself; cheaper than `rd.workers()`, which reads their jobs too."""
+        """Lists the announcements of all living workers; cheaper than `rd.workers()`, which reads their jobs too."""
         return await list_living(self._core.store, self._core.clock.now())
 
     async def notify(self, found: Report | Morning) -> int:
-        """Tell people through the channels; how many messages the channels of this process took.
+        """Sends a report through the channels; returns how many messages the channels of this process took.
 
-        A quiet morning is not told. What no channel takes now waits in the store for a worker that has one.
+        A quiet morning is not sent. A message that no channel takes now waits in the store for a worker that has one.
         """
         if isinstance(found, Morning):
             if found.ok:
@@ -257,14 +257,14 @@ class Reports:
 
 
 def _without_quotes(found: Morning) -> Morning:
-    """The morning without what its jobs say: the message may wait for a channel, and must not keep their words."""
+    """Removes the jobs' own words from the morning: the message may wait for a channel, and must not keep them."""
     needs = [replace(need, what=QUOTED) if need.job_id else need for need in found.needs]
     cured = [replace(one, what=one.error_class or "no error was recorded") for one in found.cured]
     return replace(found, needs=needs, cured=cured)
 
 
 def _quotes(found: Morning) -> tuple[Quote, ...]:
-    """One for each mark, in order."""
+    """Lists the quotes, one for each QUOTED mark, in order."""
     return tuple(
         Quote(need.job_id, need.error_class or need.kind, MESSAGE_TEXT) for need in found.needs[:SHOWN] if need.job_id
     )

@@ -1,7 +1,7 @@
-"""What a pain does without code: `[signals] run = "…"` starts a command, `enqueue = "investigate"` enqueues a task.
+"""Acts on pains without code: `[signals] run = "…"` starts a command, `enqueue = "investigate"` enqueues a task.
 
 Both are channels of the courier, so a command that cannot be started and a store that cannot take the job are tried
-again. Each pain acts once: that it lasts and is told again starts nothing anew.
+again. Each pain acts once: a pain that lasts and is sent again starts nothing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.signals")
 ERRORS: Final = 5
-"""So many of the last errors go along."""
+"""Number of last errors that are passed to the action."""
 START_SECONDS: Final = 5.0
-"""A command that fails within so long is started again; one that runs for longer goes on by itself."""
+"""Seconds within which a command that fails is started again; a command that runs for longer is left running."""
 _running: set[asyncio.Task[None]] = set()
 
 
 class SignalActions:
-    """Does what `[signals]` says about a pain."""
+    """Channels that perform the actions of `[signals]` for a pain."""
 
     def __init__(self, core: Core, watch: Watch, enqueuer: Enqueuer) -> None:
         self._core = core
@@ -59,9 +59,9 @@ class SignalActions:
         return found
 
     async def _enqueue(self, task: str, message: Message) -> None:
-        """Once per pain: its key names the pain and when it began. The task's own pains start nothing.
+        """Enqueues the task once per pain: the key names the pain and its start. The task's own pains start nothing.
 
-        A pain that is told again after a kill finds its job under the key, with the health of that time as its payload.
+        A pain that is sent again after a kill finds its job under the key, with the health of that time as payload.
         """
         notice = message.notice
         if notice.queue == self._core.registry.queue_of_task(task) or not await self._acts(notice, "enqueue"):
@@ -81,7 +81,7 @@ class SignalActions:
         await self._remember(notice, "enqueue")
 
     async def _run(self, command: str, message: Message) -> None:
-        """The command gets the pain as JSON on its standard input, and its kind and severity as variables."""
+        """Starts the command, with the pain as JSON on standard input, and in environment variables."""
         notice = message.notice
         if not await self._acts(notice, "run"):
             return
@@ -109,14 +109,14 @@ class SignalActions:
         await self._remember(notice, "run")
 
     async def _acts(self, notice: Notice, how: str) -> bool:
-        """Whether no action has helped against this pain yet: it is new, or earlier actions failed."""
+        """Returns whether the action `how` is still to be performed: the pain is new, or the action failed before."""
         if notice.severity <= 0 or notice.turn <= 1:
             return notice.severity > 0
         kept = await HURTING.get(self._core.store, notice.id.removeprefix(PAIN))
         return kept is not None and kept.value.since == notice.at and how not in kept.value.acted
 
     async def _remember(self, notice: Notice, how: str) -> None:
-        """Remembers it as long as the pain lasts."""
+        """Records that the action was performed, as long as the pain lasts."""
 
         def with_it(known: Hurting | None) -> Hurting | None:
             if known is None or known.since != notice.at or how in known.acted:
@@ -126,7 +126,7 @@ class SignalActions:
         await HURTING.update(self._core.store, notice.id.removeprefix(PAIN), with_it)
 
     async def _about(self, notice: Notice) -> dict[str, Any]:
-        """What an investigator needs: the pain, health, the group, and the last errors."""
+        """Gathers what an investigator needs: the pain, health, the group, and the last errors."""
         errors = await self._last_errors(notice)
         pain = {
             "kind": notice.kind,
@@ -144,13 +144,13 @@ class SignalActions:
         }
 
     async def _group(self, notice: Notice, errors: list[Job]) -> dict[str, Any] | None:
-        """The group that the notice names, else that of the latest error."""
+        """Reads the group that the notice names, else the group of the latest error."""
         name = notice.fingerprint or next((job.fingerprint for job in errors if job.fingerprint), None)
         found = await self._core.store.groups(fingerprints=[name]) if name else []
         return _plain(msgspec.to_builtins(found[0])) if found else None
 
     async def _last_errors(self, notice: Notice) -> list[Job]:
-        """Of the queue that hurts, or of what is parked for what is down."""
+        """Reads the last errors of the pain's queue, or of jobs parked for the downstream that is down."""
         held = Filter(states=(State.held,), held_for=notice.id.partition("/")[2])
         filters = [
             Filter(states=(State.dead,), queue=notice.queue),
@@ -170,7 +170,7 @@ class SignalActions:
 
 
 async def _feed(process: asyncio.subprocess.Process, body: bytes, command: str) -> None:
-    """A command that does not read its input may close it."""
+    """Writes the input of a command and waits until the command ends. The command may close its input unread."""
     await process.communicate(body)
     if process.returncode:
         log.warning("[signals] run: %r ended with status %s", command, process.returncode)
@@ -189,7 +189,7 @@ def _show(job: Job) -> dict[str, Any]:
 
 
 def _quoted_ids(value: Any) -> set[str]:
-    """The ids of the jobs whose words stand in what an investigator is given."""
+    """Collects the ids of the jobs that are quoted in the payload of an investigator."""
     if isinstance(value, dict):
         named = {value[name] for name in ("job_id", "sample") if isinstance(value.get(name), str)}
         return named.union(*map(_quoted_ids, value.values()))
@@ -197,7 +197,7 @@ def _quoted_ids(value: Any) -> set[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Texts from outside are masked."""
+    """Masks all texts in a value, as they may come from outside."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""One job's whole story as a value, for every door: where it stands, what was tried and why, what can be done now.
+"""Builds the timeline of a job as a value, for every door: its state, what was tried and why, what can be done now.
 
-Pure: the job, its moves and the time are arguments. Attempts and moves are two records of one life; here they are put
-back in order, so that a door only has to print. Facts that repeat what somebody else wrote are marked `outside`.
+Pure: the job, its moves and the time are arguments. Attempts and moves are two records of one job; here they are put in
+order, so that a door only has to print. Facts that repeat a text from outside redrive are marked `outside`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Kind = Literal["born", "attempt", "move", "note"]
 SHOWN: Final = 300
 """Characters of an instruction that a line repeats."""
 SAME_MOMENT: Final = 0.001
-"""An attempt and the move that ended it carry one time, as exactly as the store keeps times."""
+"""Seconds by which the times of an attempt and of the move that ended it may differ: the store's precision."""
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,7 +47,7 @@ class Fact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened."""
+    """One attempt, move or note in the timeline of a job."""
 
     at: float | None
     kind: Kind
@@ -57,47 +57,47 @@ class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str | None = None
     facts: tuple[Fact, ...] = ()
     run: int | None = None
-    """The run that an attempt was; diffs and effects go by it."""
+    """Number of the run of an attempt; diffs and effects refer to the number."""
     seconds: float | None = None
     worker: str | None = None
     trace: tuple[Raised, ...] = ()
-    """The traceback of the exception that ended an attempt, and of what caused it."""
+    """Traceback of the exception that ended an attempt, and of its causes."""
 
     def fact(self, name: str) -> str | None:
         return next((fact.text for fact in self.facts if fact.name == name), None)
 
 
 class NextStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that can be done now: the verb, when to choose it, and how a terminal says it."""
+    """An action that is possible now: the verb, when to choose the verb, and the command for a terminal."""
 
     verb: str
     label: str
     when: str
     command: str | None = None
     final: bool = False
-    """It cannot be taken back."""
+    """Whether the action cannot be undone."""
 
 
 class Story(msgspec.Struct, frozen=True):
-    """A job, where it stands in one sentence, what happened, and what can be done."""
+    """A job, its state in one sentence, what happened, and what can be done."""
 
     job: Job
     standing: str
     entries: tuple[TimelineEntry, ...]
     choices: tuple[NextStep, ...]
     spent: Usage | None
-    """By all attempts together; None where none reported anything."""
+    """Usage of all attempts together; None if no attempt reported any."""
 
     @property
     def next(self) -> NextStep | None:
-        """The one thing to do, where something is to be done."""
+        """First choice for a held or dead job; None for other jobs."""
         return self.choices[0] if self.choices and self.job.state in (State.held, State.dead) else None
 
     def choice(self, verb: str) -> NextStep | None:
         return next((choice for choice in self.choices if choice.verb == verb), None)
 
     def public(self) -> dict[str, Any]:
-        """As the outside sees it (JSON): ISO times."""
+        """Returns the story as JSON values, with ISO times."""
         entries = [msgspec.to_builtins(entry) | {"at": iso(entry.at)} for entry in self.entries]
         choices = [msgspec.to_builtins(choice) for choice in self.choices]
         spent = msgspec.to_builtins(self.spent) if self.spent else None
@@ -106,7 +106,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 def tell(job: Job, moves: Sequence[Event], now: float, notes: Sequence[Note] = ()) -> Story:
-    """The whole story. Moves that were dropped long ago are missing from it; attempts stay as long as the job."""
+    """Builds the story of a job. Moves that were dropped long ago are missing; attempts stay as long as the job."""
     attempts = [_attempt(attempt) for attempt in job.history]
     others = [_move(move) for move in moves if not _ends_an_attempt(move, job.history)]
     written = [TimelineEntry(note.at, "note", "noted", "person", note.who, redact_text(note.text)) for note in notes]
@@ -124,13 +124,13 @@ def _spent(job: Job) -> Usage | None:
 
 
 def _birth(job: Job, moves: Sequence[Event]) -> Iterator[TimelineEntry]:
-    """Where its first move was dropped, the record still says when it began."""
+    """Yields the entry for the start of a job whose first move was dropped: the job still has the time."""
     if not any(move.move in _BIRTHS for move in moves):
         yield TimelineEntry(job.created_at, "born", "enqueued")
 
 
 def _ends_an_attempt(move: Event, history: Sequence[Attempt]) -> bool:
-    """Whether the move adds nothing to its attempt's entry; a move by a person does."""
+    """Returns whether a move adds nothing to the entry of its attempt; a move by a person does add."""
     if move.who is not None:
         return False
     return any(
@@ -239,7 +239,7 @@ def _failure_facts(failure: Failure) -> Iterator[Fact]:
 
 
 def _rule(cause: Cause) -> str:
-    """Which rule decided, and how it recognises a failure."""
+    """Names the rule that decided, and how the rule recognises a failure."""
     note = RULE_NOTES.get(cause.rule)
     return f"{cause.rule or 'none'}: {note}" if note else cause.rule or "none"
 
@@ -250,7 +250,7 @@ def usage_in_words(usage: Usage) -> str:
 
 
 def in_words(change: Change) -> str:
-    """A change as a person would say it; a whole edited input is left to the diff."""
+    """Describes a change in words; a whole edited input is left to the diff."""
     match change:
         case CompressContext():
             return f"context compressed to {change.max_tokens:,} tokens"
@@ -273,7 +273,7 @@ def _short(text: str) -> str:
     return said if len(said) <= SHOWN else f"{said[: SHOWN - 1].rstrip()}…"
 
 
-# ---- where it stands
+# ---- state of the job
 
 REASONS: Final[dict[str, str]] = {
     "attempts_exhausted": "every attempt was used up",
@@ -304,7 +304,7 @@ _HELD: Final[dict[str, str]] = {
     "circuit_open": "What it calls is down{}; it goes on by itself when that answers again.",
     "blocked": "It waits{} for the steps before it.",
 }
-"""Explains why the job is held, with a placeholder for the time."""
+"""Sentences on why a job is held, with a placeholder for the time."""
 
 
 def reason(because: str | None) -> str:
@@ -312,7 +312,7 @@ def reason(because: str | None) -> str:
 
 
 def _when_back(job: Job, now: float) -> str:
-    """When, and which of how many times: `in 9 min (comeback 2)`."""
+    """Writes when a dead letter comes back, and which comeback it is: `in 9 min (comeback 2)`."""
     if job.comes_back_at is None:
         return " in the next cycle of its script" if job.queue.startswith(CYCLE) else ""
     wait = job.comes_back_at - now
@@ -365,11 +365,11 @@ def _past(at: float | None, now: float) -> str:
 
 
 _UNITS: Final = ((84_600.0, 86_400.0, "d"), (3_570.0, 3_600.0, "h"), (59.5, 60.0, "min"))
-"""Smallest number of seconds for which each unit is used."""
+"""Smallest number of seconds for which each unit is used, seconds per unit, and the unit."""
 
 
 def span(seconds: float) -> str:
-    """How long, in the largest unit that fits."""
+    """Writes a duration in the largest unit that fits."""
     found = (f"{seconds / size:.0f} {unit}" for least, size, unit in _UNITS if seconds >= least)
     return next(found, f"{seconds:.0f} s")
 
@@ -441,7 +441,7 @@ def _for_dead(job: Job) -> Iterator[NextStep]:
 
 
 def _again(job: Job) -> Iterator[NextStep]:
-    """As it is, with another input, or by another agent; the likeliest to help stands first."""
+    """Lists the ways to run a job again: unchanged, with another input, by another agent; the most promising first."""
     if not may_run_again(job):
         return
     as_it_is = _verb(job, "redrive", "Try again once the cause is gone")
@@ -451,16 +451,16 @@ def _again(job: Job) -> Iterator[NextStep]:
 
 
 def _verb(job: Job, name: str, when: str) -> NextStep:
-    """A verb of triage, with its label and its command from the table."""
+    """Makes the next step of a triage verb, with its label and its command from the table."""
     return NextStep(name, VERBS[name].label, when, VERBS[name].command_for(job.short_id))
 
 
 _NEEDS_EDIT: Final = frozenset({"invalid_input", "impossible_task"})
-"""What fails for its input alone, so that the same input fails again."""
+"""Details of failures that the input alone causes, so that the same input fails again."""
 
 
 def may_run_again(job: Job) -> bool:
-    """Whether it has attempts left, or may be given fresh ones."""
+    """Returns whether a job has attempts left, or may be given fresh ones."""
     return job.grants < MAX_GRANTS or job.allowed is None or job.attempts < job.allowed
 
 

@@ -1,4 +1,4 @@
-"""Everything that matters at this moment, small enough for one screen. Pure."""
+"""Makes the screen of `redrive top`: everything that matters at this moment. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from redrive.reports.queue_numbers import QueueNumbers
 from redrive.retries.breaker import Breaker
 
 LOOKED_AT: Final = 200
-"""So many of the running jobs that came first are asked which of them has run for longest."""
+"""Number of running jobs, the first enqueued, among which the longest-running are found."""
 TOLD: Final = 3
-"""So many issues fit into a sentence."""
+"""Number of issues that fit into a sentence."""
 
 
 class QueueGlance(msgspec.Struct, frozen=True):
-    """One queue: what is there, how fast it goes, and how its backlog went."""
+    """One queue: its jobs, how fast they go, and its backlog over time."""
 
     name: str
     due: int
     later: int
-    """Waiting for their time."""
+    """Waiting jobs that are not due yet."""
     running: int
     held: int
     dead: int
@@ -38,11 +38,11 @@ class QueueGlance(msgspec.Struct, frozen=True):
     done: float
     failing: float
     backlog: list[int]
-    """Minute by minute, the last is now."""
+    """Backlog minute by minute, the last is now."""
 
 
 class RunningGlance(msgspec.Struct, frozen=True):
-    """A job that runs, and for how long."""
+    """A running job, and for how long it has run."""
 
     id: str
     task: str
@@ -76,14 +76,14 @@ class Glance(msgspec.Struct, frozen=True):
     health: Health
     sentence: str
     queues: list[QueueGlance]
-    """The busiest first."""
+    """Queues, the busiest first."""
     running: list[RunningGlance]
-    """The longest first, as many as were asked for."""
+    """Running jobs, the longest-running first, as many as were asked for."""
     running_number: int
     troubles: list[TroubleGlance]
-    """The latest first."""
+    """Groups, the latest first."""
     breakers: list[Breaker]
-    """Those that are not closed."""
+    """Breakers that are not closed."""
     activity: Activity
     new: Newcomers
     """Groups that are new since the last deploy, and in the last hour."""
@@ -124,7 +124,7 @@ def glance(
     breakers: Sequence[Breaker],
     new: Newcomers,
 ) -> Glance:
-    """`dead` says how many of each group's jobs are still dead."""
+    """Builds one frame. `dead` is the number of still dead jobs of each group."""
     queues = [_queue(one, activity) for one in numbers]
     return Glance(
         now,
@@ -154,7 +154,7 @@ def _queue(one: QueueNumbers, activity: Activity) -> QueueGlance:
 
 
 def _busy(queue: QueueGlance) -> tuple[bool, int, int, str]:
-    """Sorts queues; empty and idle ones come last."""
+    """Returns the sort key of a queue: the busiest first, empty and idle queues last."""
     load = queue.due + queue.running + queue.held
     idle = not load and not queue.coming and not queue.done and not queue.failing
     return idle, -load, -queue.dead, queue.name
@@ -171,7 +171,7 @@ def _trouble(group: Group, dead: int) -> TroubleGlance:
 
 
 def sentence(health: Health, unattended: int = 0) -> str:
-    """Words of the health line. Due jobs without a worker are named before they count as a problem."""
+    """Writes the health line. Due jobs without a worker are named before they count as a problem."""
     pending = f"{health.total_pending:,} pending"
     if health.status == "healthy":
         nobody = f"but no worker runs {unattended:,} of them: start a worker that knows their task"

@@ -1,4 +1,4 @@
-"""Reads the traceback that a failure keeps, for every door: which exception, where, and the source lines."""
+"""Reads the traceback of a failure, for every door: exceptions, frames and source lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TraceLine(msgspec.Struct, frozen=True):
     function: str
     line: int
     yours: bool = False
-    """Whether the frame is the application's own, and no library's."""
+    """Whether the frame belongs to the application, not to a library."""
     source: str = ""
     """The source line; empty for libraries, and where it could not be read."""
 
@@ -35,13 +35,13 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 def trace_of(failure: Failure) -> tuple[Raised, ...]:
-    """The exception that ended an attempt, then what caused it. Empty where no frame of any of them is known."""
+    """Lists the exception that ended an attempt, then its causes. Empty if no frame of these exceptions is known."""
     raised = tuple(_chain(failure))
     return raised if any(one.lines for one in raised) else ()
 
 
 def where(failure: Failure) -> str | None:
-    """The one place to look at first: the application's innermost frame, else where the exception was raised."""
+    """Returns the place to look at first: the application's innermost frame, else where the exception was raised."""
     lines = [line for raised in trace_of(failure) for line in raised.lines]
     chosen = next((line for line in lines if line.yours), None) or (lines[0] if lines else None)
     if chosen is None:
@@ -50,7 +50,7 @@ def where(failure: Failure) -> str | None:
 
 
 def trace_link(template: str | None, job: Job) -> str | None:
-    """The address of a job's trace where the operator looks at traces; None without a template or a trace."""
+    """Makes the address of a job's trace in the operator's trace viewer; None without a template or a trace."""
     parts = (job.readable_options.traceparent or "").split("-")
     if template is None or len(parts) != 4 or not parts[1].isalnum():
         return None

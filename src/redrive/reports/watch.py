@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from redrive.scripts.once import Effects
 
 COUNTED = (*map(str, State), "forgotten")
-"""Where an accepted job can be."""
+"""Places where an accepted job can be: the states, and forgotten."""
 PARTS = ("due", "retrying", "parked", "comes_back", "pending")
 """Numbers that are parts of others, or sums of them."""
 
 
 class Watch:
-    """Looks at the queues of the whole store."""
+    """Numbers and health of all queues of the store."""
 
     def __init__(
         self, core: Core, spool: Spool, effects: Effects, repeats: RepeatedActions, redrives: Redrives
@@ -49,7 +49,7 @@ class Watch:
         self._redrives = redrives
 
     async def numbers(self) -> list[QueueNumbers]:
-        """Every queue that ever had a job or is paused, as it is now."""
+        """Counts the jobs of every queue that ever had a job or is paused."""
         store, registry, now = self._core.store, self._core.registry, self._core.clock.now()
         by_state = await store.count(Filter(), by=("queue", "state"))
         due = await self._by_queue(Filter(states=(State.waiting,), due_at=now))
@@ -89,7 +89,7 @@ class Watch:
         ]
 
     async def _next_back(self, now: float) -> dict[str, float]:
-        """Seconds until a dead letter of each queue comes back by itself."""
+        """Returns the seconds until the next dead letter of each queue comes back by itself."""
         found: dict[str, float] = {}
         for group in await self._core.store.returning(now):
             found[group.queue] = min(found.get(group.queue, math.inf), max(0.0, group.next_at - now))
@@ -101,7 +101,7 @@ class Watch:
         }
 
     async def health(self) -> Health:
-        """Also where the store cannot be used: that is the first thing to say."""
+        """Judges the health of the store; also of a store that cannot be used, which is the first need."""
         try:
             if (stopped := self._core.store.failed) is None:
                 return await self._health()
@@ -126,15 +126,15 @@ class Watch:
         return await look(self._core, self._spool, self._effects, queues, queue=queue, since=since)
 
     async def _facts(self) -> list[str]:
-        """What is not as it should be and needs no person: what is down, bulk redrives that are paused, and sessions
-        that repeat themselves."""
+        """Lists what is wrong and needs no person: downstreams that are down, paused bulk redrives, busy single-slot
+        workers, and sessions that repeat actions."""
         parked = await self._core.store.count(Filter(states=(State.held,), because="circuit_open"), by=("held_for",))
         down = [in_words(breaker, parked.get((breaker.key,), 0)) for breaker in await self._down()]
         paused = [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._list_paused()]
         return down + paused + await self._one_at_a_time() + await self._repeats.facts()
 
     async def _one_at_a_time(self) -> list[str]:
-        """Workers with a single slot that a job holds while others are due."""
+        """Describes workers with a single slot that a job holds while other jobs are due."""
         now = self._core.clock.now()
         workers = [one for one in await list_living(self._core.store, now) if one.one_at_a_time and one.running]
         due = sum((await self._by_queue(Filter(states=(State.waiting,), due_at=now))).values()) if workers else 0
@@ -143,18 +143,18 @@ class Watch:
         )
 
     async def _list_paused(self) -> list[RedriveRun]:
-        """Bulk redrives that go on when a person says so: a canary that failed, or a person stopped them."""
+        """Lists paused bulk redrives, which a failed canary or a person stopped and only a person resumes."""
         return [run for run in await self._redrives.live() if run.state == "paused"]
 
     async def breakers(self) -> list[Breaker]:
-        """What is down, as far as any process noticed, and since when."""
+        """Lists the breakers of all downstreams, as far as any process noticed: which are down, and since when."""
         return await Breakers(self._core.store, self._core.clock).all()
 
     async def _down(self) -> list[Breaker]:
         return [breaker for breaker in await self.breakers() if breaker.down]
 
     async def stats(self) -> dict[str, Any]:
-        """Per queue and in total; `accepted` is what must equal the sum of all the others."""
+        """Counts jobs per queue and in total; `accepted` is the sum of all places where an accepted job can be."""
         queues = await self.numbers()
         totals = {kind: sum(getattr(queue, kind) for queue in queues) for kind in COUNTED}
         totals["spooled"] = self._spool.count()

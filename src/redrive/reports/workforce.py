@@ -1,4 +1,4 @@
-"""Who runs jobs and what they run: workers as they announce themselves, tasks as the store knows them. Pure."""
+"""Describes workers as they announce themselves, and tasks as the store knows them. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.core.store import Total
 from redrive.core.timings import Span, TimedBy, Timing
 
 FAILED: Final = frozenset({"retried", "buried"})
-"""The moves that end a failed attempt."""
+"""Moves that end a failed attempt."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -34,15 +34,15 @@ class WorkerView(msgspec.Struct, frozen=True):
     running: tuple[RunningJob, ...]
     tasks: frozenset[str]
     queues: frozenset[str] | None
-    """None: it takes jobs of every queue."""
+    """Queues of the worker; None: the worker takes jobs of every queue."""
     agents: frozenset[str] | None
     blocked: str | None
-    """What blocks its event loop."""
+    """Task that blocks the event loop of the worker."""
     stopping: bool
 
 
 def running_by_worker(jobs: Iterable[Job]) -> dict[str, tuple[RunningJob, ...]]:
-    """The running jobs of each worker, the oldest first."""
+    """Lists the running jobs of each worker, the oldest first."""
     found: dict[str, list[RunningJob]] = {}
     for job in sorted(jobs, key=lambda job: job.started_at or 0.0):
         found.setdefault(job.worker or "", []).append(RunningJob(job.id, job.task, job.started_at))
@@ -50,7 +50,7 @@ def running_by_worker(jobs: Iterable[Job]) -> dict[str, tuple[RunningJob, ...]]:
 
 
 def failure_rate(succeeded: int, failed: int) -> float | None:
-    """The share of attempts that failed; None where there were none."""
+    """Returns the share of attempts that failed; None if there were no attempts."""
     return failed / (succeeded + failed) if succeeded or failed else None
 
 
@@ -73,7 +73,7 @@ def attempts_by(totals: Iterable[Total], by: TimedBy) -> dict[str, AttemptCounts
 
 
 class Paces(NamedTuple):
-    """How fast every task or queue goes: the last day's attempts, and the times of the last successes."""
+    """Attempts of the last day, and times of the last successes, of every task or queue."""
 
     attempts: Mapping[str, AttemptCounts]
     timings: Mapping[str, Timing]
@@ -83,7 +83,7 @@ class Paces(NamedTuple):
 
 
 class TaskView(msgspec.Struct, frozen=True):
-    """One task: what the store holds of it, how it went in the last day, and who knows it."""
+    """One task: its jobs by state, its attempts of the last day, and the number of workers that know the task."""
 
     SHOWN: ClassVar = ("failure_rate",)
     name: str
@@ -102,7 +102,7 @@ class TaskView(msgspec.Struct, frozen=True):
     waited: Span | None
     """Seconds from the time the last successes were due until they started."""
     took: Span | None
-    """Seconds from there until they were done."""
+    """Seconds from the start of the last successes until they were done."""
 
     @property
     def failure_rate(self) -> float | None:
@@ -111,7 +111,7 @@ class TaskView(msgspec.Struct, frozen=True):
 
 
 def task_counts(counted: Mapping[tuple[str | None, ...], int]) -> dict[str, dict[str, int]]:
-    """Jobs by task and state, from a count by task, queue and state."""
+    """Sums up jobs by task and state, from a count by task, queue and state."""
     found: dict[str, dict[str, int]] = {}
     for (task, _, state), number in counted.items():
         states = found.setdefault(str(task), {})
@@ -120,7 +120,7 @@ def task_counts(counted: Mapping[tuple[str | None, ...], int]) -> dict[str, dict
 
 
 def queues_of(counted: Mapping[tuple[str | None, ...], int]) -> dict[str, tuple[str, ...]]:
-    """The queues in which each task has jobs."""
+    """Lists the queues in which each task has jobs."""
     found: dict[str, set[str]] = {}
     for task, queue, _ in counted:
         found.setdefault(str(task), set()).add(str(queue))
