@@ -1,8 +1,8 @@
-"""Carries out acts on dead letters, one or many at a time, and lists the acts of the past.
+"""Carries out acts on dead letters, one or many at a time, and lists past acts.
 
 An act on one job is one commit: the move, what it overwrote, and the act itself. An act on many is a run (redrives/):
-its jobs are frozen when it begins and moved in commits of some hundred; killed on the way, it is carried on by any
-worker. Documents: `act` and `act_items` for one job, `redrive` and `redrive_items` for many.
+the jobs are frozen when the run begins and moved in commits of up to 200; any worker continues a run whose process was
+killed. Documents: `act` and `act_items` for one job, `redrive` and `redrive_items` for many.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ PAGE: Final = 1000
 
 
 class Acts:
-    """Does what was ordered, and says what was done. Taking it back stands in undoing.py."""
+    """Carries out orders on dead letters and lists acts. undo.py takes acts back."""
 
     def __init__(self, core: Core, redrives: Redrives) -> None:
         self._core = core
@@ -66,9 +66,9 @@ class Acts:
     # -- one job
 
     async def one(self, order: Order, id: str, puts: Sequence[Put] = ()) -> Job:
-        """Load, decide, commit; decided anew when another process was faster. A deferred job is recalled first.
+        """Loads the job, decides, commits; decides again if another process was faster. Recalls a deferred job first.
 
-        `puts` overwrite documents of the job; what stood there comes back with it when the act is taken back.
+        `puts` overwrite documents of the job; undo restores the old documents together with the job.
         """
         check_words(order.who, order.why)
 
@@ -84,7 +84,7 @@ class Acts:
         return move.after(fences[0]) if move is not None else job
 
     async def checked(self, order: Order, id: str) -> Job:
-        """The job, if the order can be carried out as things are; else the refusal. Changes nothing."""
+        """Returns the job if the order can be carried out now, else raises the refusal. Changes nothing."""
         check_words(order.who, order.why)
         job, now = await find_job(self._core.store, id), self._core.clock.now()
         recalls = order.recalls and is_deferred(job)
@@ -95,7 +95,7 @@ class Acts:
     async def _propose(
         self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float
     ) -> Proposal[tuple[Job, Transition | None]]:
-        """Makes the one commit of an act: the move, what it overwrites, and the act itself."""
+        """Makes the one commit of an act: the move, the values that the move overwrites, and the act itself."""
         move, others = decided.move, await companions_of(self._core.store, self._core.clock, decided.move)
         act = Act(
             job.id, order.verb, now, order.who, order.why, dict(order.words), job_id=job.id, number=1, moved=1, chunks=1
@@ -107,7 +107,7 @@ class Acts:
         return Proposal(f"job {job.short_id}", (job, move), moves, whole, done=ACTS[order.verb].past)
 
     async def _document(self, put: Put) -> tuple[str, str, str | None]:
-        """What stands where something will be written."""
+        """Reads the document that a put will overwrite."""
         document = await self._core.store.doc(put.kind, put.key)
         return put.kind, put.key, document.value.decode() if document is not None else None
 
@@ -128,7 +128,7 @@ class Acts:
         who: str,
         why: str | None = None,
     ) -> Acted:
-        """Freeze them as a run and carry it to its end. What was killed on the way is carried on by a worker."""
+        """Freezes the jobs as a run and carries the run to its end. A worker continues the run if this process dies."""
         runs = self._redrives
         run = await runs.begin(verb, words, ids, filters or {}, all=all, who=who, why=why)
         if run.total:
@@ -136,7 +136,7 @@ class Acts:
         return await self.acted(run)
 
     async def acted(self, run: RedriveRun) -> Acted:
-        """What became of the jobs of a run, with the first hundred that did not move."""
+        """Summarizes what became of the jobs of a run, with the first hundred that did not move."""
         refused: list[Refused] = []
         if run.skipped or run.left:
             stopped = f"{run.undone_by or 'another process'} took the act back meanwhile"
@@ -149,9 +149,9 @@ class Acts:
         return Acted(run.verb, run.id, run.total, run.moved, refused[:REFUSED_KEPT])
 
     async def together(self, order: Order, ids: Sequence[str]) -> int:
-        """Move a few by the order of a machine, in one commit for each hundred or so; how many moved.
+        """Moves a few jobs by a program's order, up to `order.size` in one commit; returns how many moved.
 
-        Each commit is an act of its own, whole or not at all. A job that the order refuses is left alone.
+        Each commit is a separate, atomic act. A job that the order refuses is left alone.
         """
         return sum(
             [
@@ -169,10 +169,10 @@ class Acts:
         try:
             moved, _ = await decide_and_commit(self._core.store, decide)
         except StaleJob:
-            return 0  # other processes are at work on these
+            return 0  # other processes keep changing these jobs
         return moved
 
-    # -- which jobs a verb would be about
+    # -- the jobs that a verb would act on
 
     async def matching(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> int:
         chosen = filter_of_many(verb, ids, filters, all=all)
@@ -181,23 +181,23 @@ class Acts:
         return sum((await self._core.store.count(chosen)).values())
 
     async def meant(self, verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> list[str]:
-        """The ids of all that a verb would be about, as things are now."""
+        """Lists the ids of the jobs that a verb would act on now."""
         chosen = filter_of_many(verb, ids, filters, all=all)
         if chosen is None:
             return await self._find_ids(ids)
         return [job.id async for jobs in read_pages(self._core.store, chosen, PAGE) for job in jobs]
 
     async def _find_ids(self, ids: Sequence[str]) -> list[str]:
-        """Every id in full; a part that only one job has is enough."""
+        """Completes each id; a part that only one job's id contains is enough."""
         known: set[str] = set()
         for start in range(0, len(ids), SIZE):
             known |= {job.id for job in await self._core.store.get(ids[start : start + SIZE])}
         return list(dict.fromkeys([id if id in known else (await find_job(self._core.store, id)).id for id in ids]))
 
-    # -- what was done
+    # -- past acts
 
     async def whole_id(self, part: str) -> str:
-        """The id of an act, by a part of it that only one act has; for an act on one job, that is the job's id."""
+        """Finds the id of an act by a part that only one act's id contains. An act on one job has the job's id."""
         if await ACT.get(self._core.store, part) or await self._redrives.run_of(part):
             return part
         known = [kept.key for kept in await ACT.all(self._core.store)]
@@ -208,7 +208,7 @@ class Acts:
         return found
 
     async def read(self, act_id: str) -> tuple[Act, int]:
-        """An act that is one commit, and the version of its document."""
+        """Reads an act that is one commit, and the version of the act's document."""
         kept = await ACT.get(self._core.store, act_id)
         if kept is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
@@ -235,12 +235,12 @@ class Acts:
         return for_now
 
     async def notes(self, id: str) -> Sequence[Note]:
-        """What was written beside a job, in order."""
+        """Lists the notes on a job, oldest first."""
         job = await find_job(self._core.store, id)
         return [kept.value for kept in await JOB_NOTE.all(self._core.store, f"{job.id}/")]
 
     async def prune(self) -> int:
-        """Acts can be taken back for a month and looked up for a year; the scorecards of redrives stay."""
+        """Drops what undo needs after a month and the acts after a year; the scorecards of redrives stay."""
         now = await time_for_destroying(self._core.store, self._core.clock)
         puts: list[Put] = []
         for _, act, _ in await ACT.all(self._core.store):
@@ -264,7 +264,7 @@ class Acts:
 
 
 def act_of(run: RedriveRun) -> Act:
-    """A run as an act: what was done, to how many, and whether it can be taken back."""
+    """Converts a run to an act: what was done, to how many jobs, and whether the act can be taken back."""
     return Act(
         run.id, run.verb, run.at, run.who, run.why, run.said, run.filter, number=run.total, moved=run.moved,
         refused=run.skipped, chunks=len(run.open_in) if run.items_kept else 0, finished=not run.left,
@@ -283,7 +283,7 @@ def _decide_each(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Jo
 
 
 def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, now: float) -> Proposal[int]:
-    """Makes one commit: all moves, what they overwrite, and the act."""
+    """Makes one commit of all moves, the values that the moves overwrite, and the act."""
     puts = {(put.kind, put.key): put for _, one in decided for put in one.puts}
     items = []
     for job, one in decided:
@@ -311,7 +311,7 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
 
 
 def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> ActItem:
-    """What an act on one job overwrites; it stands with the job itself."""
+    """Collects what an act on one job overwrites. The result is kept with the job and may hold the job's contents."""
     if decided.move is None:
         return ActItem(job.id, {JOB_NOTE.name: _put_note(decided)}, documents)
     return ActItem(job.id, overwritten(decided.move, whole=True), documents)

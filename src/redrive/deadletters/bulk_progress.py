@@ -1,4 +1,4 @@
-"""How a redrive goes on: how fast, what a step has done, what follows from its numbers, and what people decide."""
+"""Rules of a run's progress: the rate, the result of a step, the next state, and pause, resume and cancel."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from redrive.deadletters.bulk_run import (
 REASONS_KEPT: Final = 20
 STORY_KEPT: Final = 50
 SETTLES_SECONDS: Final = 86400.0
-"""So long after the last move a redrive waits for its jobs to end; then it finishes, and says what is still open."""
+"""Time after the last move that a redrive waits for moved jobs to end; then it finishes and reports the open ones."""
 BURST_SECONDS: Final = 2.0
-"""How much of the rate may gather unused: a late step catches up with a moment, not with a night."""
+"""Seconds of unused rate that may add up: a late step catches up on a moment, not on a night."""
 UNJUDGED: Final = "cannot be judged"
 MANY_UNJUDGED: Final = 10
-"""So many items that could not be judged, and half of all: something is wrong here, not with the items."""
+"""With this many items that could not be judged, if also half of all: the fault is in the code, not in the items."""
 OTHER_REASONS: Final = "other reasons"
 REDRIVE: Final = "redrive"
 """Author of story entries that the scheduler writes."""
 
 
 def turns(run: RedriveRun, last: int) -> list[int]:
-    """The chunks that have open items, those after the one that was looked at last first."""
+    """Lists the chunks with open items, starting after the chunk that was checked last."""
     open_ones = [number for number, count in enumerate(run.open_in) if count]
     return [*(number for number in open_ones if number > last), *(number for number in open_ones if number <= last)]
 
 
-# ---- how fast
+# ---- rate
 
 
 def room(run: RedriveRun, now: float, most: int = CHUNK) -> int:
-    """How many may be moved now: by the rate, by what the canary still needs, and at most so many."""
+    """Computes how many items may move now, limited by the rate, the canary's size and `most`."""
     if run.state not in GOING:
         return 0
     if run.rate is not None:
@@ -60,25 +60,25 @@ def room(run: RedriveRun, now: float, most: int = CHUNK) -> int:
 
 
 def waits_for_time(run: RedriveRun) -> bool:
-    """Whether only time is wanting for the next move."""
+    """Whether the next move waits for nothing but the rate."""
     waits_for_canary = run.state == "canary" and run.canary is not None and run.canary.moved >= run.canary.size
     return run.state in GOING and run.rate is not None and bool(run.left) and not waits_for_canary
 
 
 def _refill(run: RedriveRun, now: float) -> Pace:
-    """A clock that went back allows nothing, and counts from where it is."""
+    """Adds the moves that the rate allows since the last count. A clock that was set back adds none."""
     pace, rate = run.pace or Pace(now), run.rate or 0.0
     saved = pace.saved + max(0.0, now - pace.at) * rate
     return Pace(now, min(saved, max(1.0, rate * BURST_SECONDS)))
 
 
-# ---- what a step has done
+# ---- result of a step
 
 
 def record_items(
     run: RedriveRun, number: int, before: Sequence[RunItem], after: Sequence[RunItem], now: float, *, took: int = 0
 ) -> RedriveRun:
-    """The run once these items of chunk `number` became so; `took` items were taken for the first time."""
+    """Updates the run for changed items of chunk `number`; `took` of the items were taken for the first time."""
     changed = [
         (number * CHUNK + place, new)
         for place, (old, new) in enumerate(zip(before, after, strict=True))
@@ -122,7 +122,7 @@ def _update_scores(scores: Sequence[GroupScore], changed: Sequence[RunItem]) -> 
 
 
 def _reasons(known: dict[str, int], found: Sequence[str]) -> dict[str, int]:
-    """Counted; when there are too many different ones, the further ones are one."""
+    """Counts reasons; when there are too many different ones, the others are counted together."""
     counted = dict(known)
     for why in found:
         name = why if why in counted or len(counted) < REASONS_KEPT else OTHER_REASONS
@@ -131,7 +131,7 @@ def _reasons(known: dict[str, int], found: Sequence[str]) -> dict[str, int]:
 
 
 def reasons(found: Iterable[str]) -> dict[str, int]:
-    """How often each, the most frequent first."""
+    """Counts each reason, the most frequent first."""
     return dict(sorted(_reasons({}, list(found)).items(), key=lambda pair: -pair[1]))
 
 
@@ -155,20 +155,20 @@ def _spent(run: RedriveRun, moved: int, now: float) -> Pace | None:
 
 
 def defective(before: RedriveRun, after: RedriveRun) -> bool:
-    """Whether a step that skips items for want of a judgement should rather not be taken.
+    """Whether a step should not be taken because it skips items that could not be judged.
 
-    One strange item is skipped, so that it does not stop the others. When most are strange, the code that judges is
-    broken, and skipping them all would be how it is found out.
+    One bad item is skipped, so that it does not stop the others. When half of the items cannot be judged, the judging
+    code is broken, and the run must stop before it has skipped them all.
     """
     more = after.unjudged > before.unjudged
     return more and after.unjudged >= MANY_UNJUDGED and 2 * after.unjudged >= after.position
 
 
-# ---- what follows from it
+# ---- next state
 
 
 def judge_canary(canary: Canary, left: int) -> Verdict | None:
-    """As soon as nothing can change it. Where nothing is left to move, those that moved are the whole canary."""
+    """Returns the canary's verdict once it is final. If no items are left to move, the moved ones are the canary."""
     size = canary.size if left else canary.moved
     if not size:
         return None
@@ -179,10 +179,10 @@ def judge_canary(canary: Canary, left: int) -> Verdict | None:
 
 
 def advance(run: RedriveRun, now: float) -> RedriveRun:
-    """The run in the state that its numbers call for; itself where that is the one it is in."""
+    """Returns the run in the state that its numbers require; the same object if the state does not change."""
     run = _apply_verdict(run, now)
     if run.words and not run.left:
-        run = msgspec.structs.replace(run, words={})  # nothing needs them any more, and they may tell of jobs
+        run = msgspec.structs.replace(run, words={})  # no longer needed, and the words may hold job contents
     if run.state in GOING and not run.left:
         run = msgspec.structs.replace(run, state="settling")
     if run.state == "settling" and (not run.open or _has_waited(run, now)):
@@ -194,7 +194,7 @@ def advance(run: RedriveRun, now: float) -> RedriveRun:
 
 
 def _apply_verdict(run: RedriveRun, now: float) -> RedriveRun:
-    """A canary that failed stops the rest, where there is a rest; one that passed lets it go."""
+    """Applies the canary's verdict: a failed canary pauses the remaining items, a passed one releases them."""
     canary = run.canary
     if canary is None or canary.verdict is not None or (verdict := judge_canary(canary, run.left)) is None:
         return run
@@ -216,11 +216,11 @@ def _add_to_story(run: RedriveRun, said: RunLine, **changes: Any) -> RedriveRun:
     return msgspec.structs.replace(run, story=(*run.story, said)[-STORY_KEPT:], **changes)
 
 
-# ---- what people decide
+# ---- pause, resume, cancel
 
 
 def paused(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
-    """Nothing more moves until it is resumed; what was moved goes on. None where there is nothing to pause."""
+    """Pauses the run: no more items move until it is resumed; moved jobs continue. None if the run is not moving."""
     if run.state not in GOING:
         return None
     reason = f"paused by {who}" + (f": {why}" if why else "")
@@ -228,10 +228,10 @@ def paused(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun
 
 
 def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int | None = None) -> RedriveRun | None:
-    """Goes on where it stopped; None where it is not paused.
+    """Continues a paused run where it stopped; None if the run is not paused.
 
-    `canary` is the size of a fresh one, 0 for none. Unless it is said, a canary that failed is followed by another of
-    the same size: somebody says that the cause is gone, and this shows it.
+    `canary` is the size of a new canary, 0 for none. By default a failed canary is followed by another of the same
+    size, which shows whether the cause is really gone.
     """
     if run.state != "paused":
         return None
@@ -249,7 +249,7 @@ def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int 
 
 
 def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
-    """Nothing more moves; what was moved stays moved, and is still counted when it ends. None where it is over."""
+    """Cancels the run: no more items move; moved ones stay moved and are counted when they end. None if it is over."""
     if run.state not in HOLDS_GROUPS:
         return None
     reason = f"cancelled by {who}" + (f": {why}" if why else "")
@@ -257,7 +257,7 @@ def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> Redrive
 
 
 def stopped_for_undo(run: RedriveRun, now: float, who: str) -> RedriveRun:
-    """Nothing more moves and nothing more is counted: the act is being taken back."""
+    """Ends the run: no more items move or are counted, because the act is being taken back."""
     if run.over:
         return run
     reason = f"taken back by {who}"

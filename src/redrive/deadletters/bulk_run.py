@@ -1,10 +1,10 @@
-"""A bulk run as values: what was chosen, its frozen items, what became of each, and its scorecard.
+"""Values of a bulk run: the choice, the frozen items, the result of each item, and the scorecard.
 
     chosen → frozen → canary → moving → settling → finished
                          ↘ paused ↙   ↘ cancelled
 
-Items are frozen when the run starts and taken in order, so `position` says which were taken. They stand in chunks
-beside the run. Pure: time is an argument, and redrives/ writes a chunk and the run together with the moves.
+Items are frozen when the run starts and taken in order, so `position` says which were taken. Chunks of items are
+documents beside the run. Pure: time is an argument, and redrives/ writes a chunk and the run together with the moves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redrive.core.view import Shown
 from redrive.deadletters.verbs import ACTS, undoable
 
 CHUNK: Final = 200
-"""Items in one document, which are moved in one commit."""
+"""Items in one document; the most that one commit moves."""
 PASS_RATE: Final = 0.8
 """Share of a canary that must succeed unless the caller gives another."""
 LONGEST_REASON: Final = 300
@@ -36,14 +36,14 @@ Verdict = Literal["passed", "failed"]
 GOING: Final[frozenset[RunState]] = frozenset({"canary", "moving"})
 """States in which items are moved."""
 HOLDS_GROUPS: Final[frozenset[RunState]] = GOING | {"paused"}
-"""States in which no other redrive may take the same groups: there is still something to move."""
+"""States in which no other redrive may take the same groups, because items are left to move."""
 SETTLED: Final[frozenset[ItemStatus]] = frozenset({"succeeded", "failed_again", "discarded"})
 
 
 # ---- before a run
 
 GROUPS_KEPT: Final = 100
-"""Groups that a scorecard tells apart: the largest. The rest are one row."""
+"""Number of groups with a row in the scorecard: the largest. The rest share one row."""
 OTHER_GROUPS: Final = "other groups"
 
 
@@ -58,7 +58,7 @@ class Chosen(msgspec.Struct):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What one more attempt of each might cost, by what earlier attempts of a sample reported."""
+    """Estimated cost of one more attempt of each job, from the usage that earlier attempts of a sample reported."""
 
     tokens: int
     cost: float | None
@@ -75,20 +75,20 @@ class Plan(Shown, msgspec.Struct, frozen=True):
     number: int
     chosen: str
     groups: tuple[Chosen, ...]
-    """The largest first."""
+    """Groups, the largest first."""
     queues: dict[str, int]
     skipped: dict[str, int]
-    """What would not move, by why."""
+    """Number of dead letters that would not move, by reason."""
     estimate: Estimate | None
-    """None where no earlier attempt reported what it had used."""
+    """None if no earlier attempt reported usage."""
     token: str
     running: tuple[str, ...] = ()
-    """Redrives that still move one of these groups: only when they are over can this one start."""
+    """Redrives that still move one of these groups: this redrive can start only when they are over."""
     warnings: tuple[str, ...] = ()
 
     @property
     def moving(self) -> int:
-        """How many would go back to their queue."""
+        """Number of dead letters that would go back to their queue."""
         return self.number - sum(self.skipped.values())
 
 
@@ -101,7 +101,7 @@ def token_for(ids: Iterable[str]) -> str:
 
 
 def largest(groups: Iterable[Chosen], kept: int = GROUPS_KEPT) -> tuple[Chosen, ...]:
-    """The largest groups, and the others as one row."""
+    """Selects the largest groups, and sums the others in one row."""
     ranked = sorted(groups, key=lambda group: (-group.number, group.fingerprint or ""))
     if len(ranked) <= kept:
         return tuple(ranked)
@@ -110,7 +110,7 @@ def largest(groups: Iterable[Chosen], kept: int = GROUPS_KEPT) -> tuple[Chosen, 
 
 
 def spread(items: Sequence[tuple[str, int]], canary: int) -> list[tuple[str, int]]:
-    """The same items, those of the canary first: from every group in turn, so that it says something of each."""
+    """Orders the items with the canary first, taken from every group in turn, so that the canary tests each group."""
     if not canary:
         return list(items)
     turns: dict[int, int] = {}
@@ -144,28 +144,28 @@ def last_usage(job: Job) -> Usage | None:
 
 
 class RunItem(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One frozen dead letter and what became of it."""
+    """One frozen dead letter and its result."""
 
     id: str
     group: int
-    """Its place in the run's `by_group`."""
+    """Index of the item's group in the run's `by_group`."""
     status: ItemStatus = "pending"
     why: str | None = None
     run: int | None = None
-    """The job's last run before it was moved: what it ran later, it ran for this redrive."""
+    """Number of the job's last run before the move: later runs belong to this redrive."""
     at: float | None = None
-    """When it was moved: what has not changed since can be taken back."""
+    """Time of the move: undo takes back only jobs that have not changed since."""
     before: dict[str, Json] = {}
-    """What the move overwrote, without the job's contents."""
+    """Values that the move overwrote, without the job's contents."""
     apart: bool = False
-    """What the move overwrote stands with the job itself, because it tells of its contents."""
+    """Whether the overwritten values are kept with the job, because they hold the job's contents."""
 
 
 REDRIVE_ITEMS: Final = Kind[tuple[RunItem, ...]]("redrive_items", tuple[RunItem, ...])
 
 
 class ItemView(msgspec.Struct, frozen=True):
-    """An item as the outside sees it."""
+    """An item as users see it."""
 
     id: str
     fingerprint: str | None
@@ -175,12 +175,12 @@ class ItemView(msgspec.Struct, frozen=True):
 
 
 class ItemPage(msgspec.Struct, frozen=True):
-    """Items in the order in which they are taken. `cursor` continues; None at the end."""
+    """Items in the order in which the run takes them. `cursor` continues the listing; None at the end."""
 
     items: list[ItemView]
     cursor: str | None
     kept: bool = True
-    """False for a redrive of long ago: only its scorecard is still there."""
+    """False for an old redrive of which only the scorecard is kept."""
 
 
 def view_item(run: RedriveRun, item: RunItem) -> ItemView:
@@ -195,7 +195,7 @@ def split_into_chunks(items: Sequence[tuple[str, int]]) -> list[tuple[RunItem, .
 
 
 def taken(item: RunItem, run: int, at: float | None = None, before: Mapping[str, Json] = NOTHING) -> RunItem:
-    """The item was moved, and this is what the move overwrote; None of it where that stands with the job."""
+    """Marks the item as moved and keeps the overwritten values; none if those are kept with the job."""
     return msgspec.structs.replace(item, status="moved", run=run, at=at, before=dict(before))
 
 
@@ -204,7 +204,7 @@ def skipped(item: RunItem, why: str) -> RunItem:
 
 
 def settled(item: RunItem, job: Job | None) -> RunItem:
-    """What became of a moved item, by its job as it is now; the item as it was where that is still open."""
+    """Determines the result of a moved item from its job; returns the item unchanged while the job is open."""
     if item.status != "moved":
         return item
     if job is None or job.state in (State.discarded, State.purged):
@@ -227,7 +227,7 @@ def _died_again(item: RunItem, job: Job) -> bool:
 
 
 class GroupScore(msgspec.Struct, frozen=True):
-    """What became of one group."""
+    """Result of one group in a run."""
 
     SHOWN: ClassVar = ("open",)
     fingerprint: str | None
@@ -248,14 +248,14 @@ class GroupScore(msgspec.Struct, frozen=True):
 
 
 class Canary(msgspec.Struct, frozen=True):
-    """The first few items, judged before the rest may follow. Discarded ones do not count."""
+    """The first items of a run, judged before the rest may move. Discarded jobs do not count."""
 
     HIDDEN: ClassVar = ("start",)
     SHOWN: ClassVar = ("open", "text")
     size: int
     pass_rate: float
     start: int = 0
-    """The first item of it."""
+    """Position of the canary's first item."""
     moved: int = 0
     succeeded: int = 0
     failed_again: int = 0
@@ -268,7 +268,7 @@ class Canary(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """How it stands, in words."""
+        """State of the canary, in words."""
         if self.verdict is None:
             return f"the canary of {self.size} is not judged yet: {self.score}, {self.open} open"
         return f"the canary {self.verdict}: {self.score}, {self.pass_rate:.0%} had to"
@@ -280,14 +280,14 @@ class Canary(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """When moves were last allowed, and how many of the allowed ones have not been made."""
+    """Time when the allowed moves were last counted, and how many of those have not been made."""
 
     at: float
     saved: float = 1.0
 
 
 class RunLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of a redrive's story."""
+    """One line of a redrive's history."""
 
     SPARSE: ClassVar = True
     at: At
@@ -297,7 +297,7 @@ class RunLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RedriveRun(Shown, msgspec.Struct, frozen=True):
-    """A bulk redrive: who wanted what and why, how far it is, and its scorecard.
+    """A bulk run: who started it and why, its progress, and its scorecard.
 
     total = moved + skipped + left, and moved = succeeded + failed_again + discarded + open, at every moment.
     """
@@ -327,46 +327,46 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
     rate: float | None = None
     """Moves a second, at most."""
     moved: int = 0
-    """How many went back to their queue."""
+    """Number of moved jobs: for a redrive, those sent back to their queue."""
     skipped: int = 0
-    """How many were no longer dead, would have died again at once, or may have landed."""
+    """Number of jobs that were no longer dead, would have died again at once, or may have landed."""
     skipped_because: dict[str, int] = {}
     succeeded: int = 0
     failed_again: int = 0
     discarded: int = 0
-    """Jobs that were discarded after they were moved."""
+    """Number of jobs that were discarded after the move."""
     canary: Canary | None = None
     reason: str | None = None
-    """Why it is paused or cancelled."""
+    """Why the run is paused or cancelled."""
     moved_at: At | None = None
-    """The last move."""
+    """Time of the last move."""
     ended_at: At | None = None
     story: tuple[RunLine, ...] = ()
     position: int = 0
-    """Items before this one were taken."""
+    """Position of the next item; all items before it were taken."""
     open_in: tuple[int, ...] = ()
-    """Open items by chunk, so that only those chunks are looked at."""
+    """Number of open items in each chunk, so that only chunks with open items are checked."""
     pace: Pace | None = None
     paused_in: RunState | None = None
     items_kept: bool = True
     unjudged: int = 0
-    """Number of skipped jobs whose outcome is unknown."""
+    """Number of items skipped because judging them raised an unexpected error."""
     unknown_too: bool = False
     """Whether dead letters with an unknown outcome are included."""
     verb: str = "redrive"
-    """What is done to each: any verb that works on many, or `undo`."""
+    """Verb done to each job: any verb that works on many, or `undo`."""
     said: dict[str, Json] = {}
-    """The verb's own words, as far as the record keeps them."""
+    """Words of the verb that the record keeps."""
     words: dict[str, Json] = {}
-    """All of the verb's words, until the last item was taken."""
+    """All words of the verb, until the last item was taken."""
     filter: dict[str, Json] = {}
     """The filter that chose the jobs, if there was one."""
     undone: int = 0
     undone_at: At | None = None
     undone_by: str | None = None
-    """Who took it back, or has begun to."""
+    """Name of the person who took the run back, or has begun to."""
     undo_id: str | None = None
-    """The run that takes it back."""
+    """Id of the run that takes this one back."""
 
     @property
     def short_id(self) -> str:
@@ -374,22 +374,22 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Not taken yet."""
+        """Number of items that were not taken yet."""
         return self.total - self.moved - self.skipped
 
     @property
     def open(self) -> int:
-        """Moved, and not ended yet. Where a verb leaves jobs where they stay, nothing is open."""
+        """Number of moved jobs that have not ended yet; 0 for a verb that neither redrives nor purges."""
         return self.moved - self.succeeded - self.failed_again - self.discarded if self.settles else 0
 
     @property
     def settles(self) -> bool:
-        """Whether something remains to be seen of what was moved: how its jobs end, or that its contents are gone."""
+        """Whether moved jobs are checked later: how the jobs end, or that the purged contents are gone."""
         return self.verb in ACTS and (ACTS[self.verb].brings_back or ACTS[self.verb].final)
 
     @property
     def brings_back(self) -> bool:
-        """Whether it sends jobs to their queue: the runs that `rd.redrives` lists."""
+        """Whether the run sends jobs to their queue; `rd.redrives` lists only such runs."""
         return self.verb in ACTS and ACTS[self.verb].brings_back
 
     @property
@@ -398,12 +398,12 @@ class RedriveRun(Shown, msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """Nothing changes any more."""
+        """Whether the run has ended: its numbers no longer change."""
         return self.ended_at is not None
 
     @property
     def text(self) -> str:
-        """How it stands, in one sentence."""
+        """State of the run, in one sentence."""
         ended = f"{self.succeeded} succeeded, {self.failed_again} failed again"
         let_go = f", {self.discarded} were discarded" if self.discarded else ""
         rest = f"{self.skipped} skipped, {self.open} open, {self.left} left"
@@ -433,7 +433,7 @@ def new_run(
     words: Mapping[str, Json] = NOTHING,
     filter: Mapping[str, Json] = NOTHING,
 ) -> RedriveRun:
-    """A redrive whose items are frozen and of which nothing has moved yet."""
+    """Makes a run of which no item has moved yet."""
     return RedriveRun(
         id,
         "canary" if canary else "moving",
@@ -457,18 +457,18 @@ def new_run(
 
 
 def with_errors(run: RedriveRun, errors: Mapping[str, str | None]) -> RedriveRun:
-    """Shown only, never stored."""
+    """Adds the error of each group to a run. Shown only, never stored."""
     groups = [msgspec.structs.replace(group, error=errors.get(group.fingerprint or "")) for group in run.by_group]
     return msgspec.structs.replace(run, by_group=tuple(groups))
 
 
 class Flight(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A redrive that is not over, with its groups, which no other redrive may take meanwhile."""
+    """A run that is not over, with the groups that no other redrive may take meanwhile."""
 
     at: float
     groups: tuple[str, ...] = ()
     frozen: bool = False
-    """Whether its items are all written; until then it is being started, or its starter has died."""
+    """Whether all items are written; until then the run is being started, or the starting process has died."""
 
 
 Flights = dict[str, Flight]
@@ -476,13 +476,13 @@ REDRIVE_FLIGHTS: Final = Kind[Flights]("redrive_flights", Flights)
 
 
 def in_the_way(flights: Flights, groups: Iterable[str]) -> dict[str, str]:
-    """Which of these groups are being moved, and by which redrive."""
+    """Finds which of these groups are being moved, and by which redrive."""
     wanted = set(groups)
     return {group: id for id, flight in flights.items() for group in flight.groups if group in wanted}
 
 
 def flight_of(run: RedriveRun, flight: Flight | None) -> Flight | None:
-    """What the run still needs of its flight: nothing when it is over, no groups when all of them have moved."""
+    """Returns the run's updated flight: None when the run is over, without groups when all items have moved."""
     if run.over or flight is None:
         return None
     return flight if run.state in HOLDS_GROUPS else msgspec.structs.replace(flight, groups=())

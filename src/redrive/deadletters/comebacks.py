@@ -1,8 +1,8 @@
-"""Brings dead letters back whose cause may have healed: the scheduler's duty behind `comes_back_at`.
+"""Redrives dead letters whose cause may be gone, as scheduled by `comes_back_at`. A duty of the scheduler.
 
-One dead letter of a group goes first. Where it succeeds, or anything else shows that what the group calls answers
-again, the others follow at a bounded rate. Where it fails for the same reason, they wait for their next time. Each
-return is an act of "redrive" and can be taken back. retries/comebacks.py decides who may return, and when.
+One dead letter of a group goes first. If that one succeeds, or anything else shows that the group's downstream answers
+again, the others follow at a bounded rate. If that one fails for the same reason, the others wait for their next time.
+Each return is an act of "redrive" and can be taken back. retries/comebacks.py decides who may return, and when.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.comebacks")
 DUTY: Final = "comebacks"
-"""The duty of sending the first ones of a task's groups."""
+"""Name of the duty that returns a task's dead letters."""
 PAGE: Final = 200
 LOOK_AGAIN: Final = 5.0
-"""Seconds until the next look where nothing is due."""
+"""Seconds until the next check if nothing is due."""
 FORGOTTEN_AFTER: Final = 600.0
-"""Seconds after which followers that may not go yet, as in a paused queue, wait for their own time again."""
+"""Seconds after which followers that may not return yet, as in a paused queue, wait for their own time again."""
 FAR: Final = 1e15
 INSTANT: Final = 0.001
-"""As exactly as the store keeps times: who died in the moment of the success died before it."""
+"""Precision of the store's times: a job that died in the moment of the success counts as dead before it."""
 LATER: Final = "later"
 """Verdict: the dead letter waits, because its queue is paused or its downstream is known to be down."""
 
@@ -91,7 +91,7 @@ Verdict = Go | ForPerson | str
 
 
 class Comebacks:
-    """One round after the other. Safe in several processes: for each task a lease document names one of them."""
+    """Runs the rounds of comebacks. Safe in several processes: for each task a lease document names one process."""
 
     def __init__(self, core: Core, acts: Acts) -> None:
         self._core = core
@@ -100,12 +100,12 @@ class Comebacks:
         self._paused: frozenset[str] = frozenset()
         self._breakers: Mapping[str, Breaker] = {}
         self._asked: set[str | None] = set()
-        """Downstreams of which a first one finds out whether they answer again, for all groups that wait for them."""
+        """Downstreams that a first dead letter is testing, for all groups that wait for the same downstream."""
 
     async def work(self, breakers: Breakers | None = None, *, thorough: bool = True) -> int:
-        """Bring back what is due; returns how many came back. Workers do it by themselves.
+        """Brings back the dead letters that are due; returns their number. Workers call it automatically.
 
-        `breakers` is told what dead letters wait for. Without `thorough` a look is spared where none was due lately.
+        `breakers` learns which downstreams are waited for. Unless `thorough`, skips the check if none was due lately.
         """
         now, store = self._core.clock.now(), self._core.store
         if not thorough and now < self._next_look <= now + LOOK_AGAIN:
@@ -139,7 +139,7 @@ class Comebacks:
         return moved
 
     async def _ours(self, group: Returning) -> bool:
-        """Whether this process brings back this task's dead letters: one process that has its code, at a time."""
+        """Whether this process brings back the group's task: one process with the task's code at a time."""
         if group.task not in self._core.registry.handlers or group.queue in self._paused:
             return False
         return await take_duty(self._core.store, self._core.clock, f"{DUTY}/{group.task}")
@@ -147,7 +147,7 @@ class Comebacks:
     # -- the first of a group
 
     async def _send_first(self, fingerprint: str, waits_for: str | None) -> int:
-        """The oldest that may go. Its document is part of the same commit: at most one of a group is under way."""
+        """Brings back the oldest dead letter that may go. Its document is in the same commit: at most one per group."""
         async for job in self._due(fingerprint, waits_for):
             asked = waits_for is not None and waits_for in self._asked and job.category == "transient"
             found = LATER if asked else await self._verdict(job)
@@ -162,7 +162,7 @@ class Comebacks:
         return 0
 
     async def _each_alone(self) -> int:
-        """Dead letters without a group."""
+        """Brings back the dead letters that are due and have no group."""
         going = {}
         async for job in self._due(None, None):
             found = await self._verdict(job) if job.fingerprint is None else LATER
@@ -173,7 +173,7 @@ class Comebacks:
         return await self._bring_back(going) if going else 0
 
     async def _under_way(self, kept: Kept[First]) -> bool:
-        """Whether the first one of a group is still trying. Where it ended, what that means for the others is done."""
+        """Whether the first job of a group is still trying. If that job has ended, applies its result to the others."""
         first = kept.value
         found = await self._core.store.get([first.job_id])
         job = found[0] if found else None
@@ -192,8 +192,8 @@ class Comebacks:
         return ANSWERS.put(key, Answers(now, now, self._core.registry.policy_for(job).breaker_release or 1.0))
 
     async def _pass_over(self, first: First, failed: Job) -> None:
-        """The others whose time it was wait for their next one. After the last, a person decides about its own group;
-        those of other groups, of which none has tried, try themselves."""
+        """Moves the other dead letters that are due to their next time. After the last time, a person decides about the
+        dead letters of the failed job's group; those of other groups, of which none was tried, try themselves."""
         why = f"job {failed.short_id} {{}} went first and failed again: {failed.error_class}"
         within = window_of_alike(self._core.registry.policy_for(failed), failed)
         moves = [
@@ -220,10 +220,10 @@ class Comebacks:
         place, at = found
         return lifecycle.passed_over(job, now, comebacks=place, comes_back_at=at, who=BY_ITSELF, why=why)
 
-    # -- those that follow
+    # -- followers
 
     async def _follow(self, kept: Kept[Answers]) -> int:
-        """Bring back those that died before what they call answered again, as many as the rate allows by now."""
+        """Brings back jobs that died before their downstream answered again, as many as the rate allows by now."""
         now, store = self._core.clock.now(), self._core.store
         number, after = release_followers(kept.value, now)
         if number < 1:
@@ -238,9 +238,9 @@ class Comebacks:
         return await self._bring_back(going) if going and noted is not None else 0
 
     async def _followers(self, ids: Sequence[str], number: int, *, sure: bool) -> tuple[dict[str, Go], bool]:
-        """The first of them that may go now, at most so many, and whether any is held back for a while only.
+        """Selects up to `number` jobs that may return now, and says whether any other is held back for a while only.
 
-        One that must wait keeps no other back.
+        A job that must wait does not hold back the others.
         """
         going: dict[str, Go] = {}
         held_back = False
@@ -264,7 +264,7 @@ class Comebacks:
     # -- one dead letter
 
     async def _due(self, fingerprint: str | None, waits_for: str | None, within: float = 0.0) -> AsyncIterator[Job]:
-        """The ones of a group that are due by then, with their histories, the oldest first."""
+        """Yields the dead letters of a group that are due within that time, with histories, the oldest first."""
         by = self._core.clock.now() + within
         chosen = Filter(states=(State.dead,), fingerprint=fingerprint, held_for=waits_for, returns_by=by)
         async for found in read_pages(self._core.store, chosen, PAGE, oldest=True):
@@ -272,7 +272,7 @@ class Comebacks:
                 yield job
 
     async def _verdict(self, job: Job) -> Verdict:
-        """Whether it comes back now. A process without its task's code leaves it to one that has it."""
+        """Decides whether the job comes back now. A process without the task's code leaves the job to another."""
         handler = self._core.registry.handlers.get(job.task)
         if handler is None or job.state is not State.dead or job.queue in self._paused or self._is_parked(job):
             return LATER
@@ -292,7 +292,7 @@ class Comebacks:
         return breaker is not None and verdict(breaker, job.id, self._core.clock.now()) == "park"
 
     async def _forbidden(self, job: Job, handler: Handler) -> str | None:
-        """Why only a person may bring it back; None where nothing speaks against it."""
+        """Explains why only a person may bring the job back; None if an automatic return is allowed."""
         core, now = self._core, self._core.clock.now()
         effects = [] if handler.idempotent else await read_effects(core.store, job.id)
         if (why := hands_off(job, effects)) is not None:
@@ -304,7 +304,7 @@ class Comebacks:
         return f"its budget is used up: {over}" if over is not None else None
 
     async def _changes(self, job: Job, handler: Handler) -> tuple[Change, ...] | None:
-        """What the group's record says that helped, else what has not been tried; None where nothing is left."""
+        """Chooses changes that helped the group before, else changes not tried yet; None if none is left."""
         registry = self._core.registry
         lessons = await self._core.store.lessons(job.fingerprint) if job.fingerprint else []
         abilities = handler.abilities(registry.fleet, registry.count)
@@ -313,7 +313,7 @@ class Comebacks:
     # -- moves
 
     async def _bring_back(self, going: Mapping[str, Go], puts: tuple[Put, ...] = ()) -> int:
-        """One act for all of them."""
+        """Redrives these jobs as acts, up to 80 jobs in one."""
 
         def arrow(job: Job, now: float) -> Decided:
             if job.comes_back_at is None:
@@ -351,7 +351,7 @@ WORKED_HALF: Final = 2
 
 
 def best_known(lessons: Iterable[Lesson]) -> list[Lesson]:
-    """What worked at least half of the time, the most promising first: one lucky try does not beat eight of nine."""
+    """Lists strategies that worked at least half of the time, best first: one lucky try does not beat eight of nine."""
     good = [one for one in lessons if one.worked and WORKED_HALF * one.worked >= one.worked + one.failed]
     return sorted(good, key=lambda one: -(one.worked + 1) / (one.worked + one.failed + 2))
 
@@ -359,9 +359,9 @@ def best_known(lessons: Iterable[Lesson]) -> list[Lesson]:
 def next_changes(
     job: Job, lessons: Sequence[Lesson], abilities: Abilities, policy: Policy, now: float
 ) -> tuple[Change, ...] | None:
-    """What to change before a job runs again that failed for want of a change; None where nothing is left.
+    """Chooses the changes for the next run of a job that failed for lack of a change; None if none is left.
 
-    First what has worked against the same group, then the next rung that was not tried.
+    First the changes that worked for the same group, then the next rung that was not tried.
     """
     last = next((attempt for attempt in reversed(job.history) if attempt.failure and attempt.cause), None)
     if last is None or last.failure is None or last.cause is None:
@@ -375,7 +375,7 @@ def next_changes(
 
 
 def _as_learned(case: Case, lesson: Lesson) -> tuple[Change, ...] | None:
-    """The changes of a strategy as they are made for this job; None where one of them cannot be made."""
+    """Makes the changes of a strategy for this job; None if one of the changes cannot be made."""
     wanted = [name for name in lesson.strategy.split("+") if name in _CHANGES]
     plan = WAYS.get(case.cause.detail, OTHERWISE).plan(case, 1) if wanted else []
     found = {change_name(change): change for change in plan}
@@ -383,7 +383,7 @@ def _as_learned(case: Case, lesson: Lesson) -> tuple[Change, ...] | None:
 
 
 def hands_off(job: Job, effects: Iterable[EffectRecord]) -> str | None:
-    """Why no machine may decide about this job; None where it may."""
+    """Explains why only a person may decide about this job; None if redrive may."""
     if "outcome_unknown" in (job.because, job.detail):
         return "it is not known whether it landed"
     if any(effect.open for effect in effects):

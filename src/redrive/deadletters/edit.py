@@ -1,4 +1,4 @@
-"""Another input for a dead letter: what it would mean, field by field, and the order that brings it back with it."""
+"""Edits the input of dead letters: previews an edit field by field, and redrives the job with the new input."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = 5
 DIFFERENCES: Final = 12
-"""Lines that a sample shows."""
+"""Number of lines that a sample shows."""
 ERRORS: Final = 20
 MOST_JUDGED: Final = 1_000
 """If a filter matches more dead letters than this, a preview judges only the first ones."""
 FIRST: Final = 50
-"""How many dead letters a preview of such a filter judges."""
+"""Number of dead letters that a preview of such a filter judges."""
 
 
 async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) -> EditPreview:
-    """What an edit would mean, field by field. Changes nothing."""
+    """Previews an edit, field by field. Changes nothing."""
     job = await find_job(core.store, id)
     errors = _errors(core, job, payload) or await _refusal(core, acts, job, payload)
     unusable = any(error.field == "payload" for error in errors)
@@ -69,7 +69,7 @@ async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) 
 
 
 async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
-    """What is refused must not have forgotten anything."""
+    """Edits one dead letter and redrives it. Checks first, so that a refused edit drops no remembered steps."""
     job = await acts.checked(order, id)
     found = await forgotten(core.store, job, repeat)
     if found.gone:
@@ -78,11 +78,11 @@ async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[s
     return await acts.one(order, job.id, found.puts)
 
 
-# -- the same for many
+# -- edits of many
 
 
 class _Tally:
-    """What a patch would do, job by job; of the jobs nothing is kept but a few samples."""
+    """Counts what a patch would do, job by job; keeps only a few samples of the jobs."""
 
     def __init__(self, core: Core, patch: dict[str, Json], *, unknown_too: bool) -> None:
         self._core, self.patch, self._unknown_too = core, patch, unknown_too
@@ -117,7 +117,7 @@ class _Tally:
 async def preview_many(
     core: Core, redrives: Redrives, patch: dict[str, Json], ids: Sequence[str], filters: Mapping[str, Any], *, all: bool
 ) -> PatchPreview:
-    """What the patch would mean for each of these. Changes nothing."""
+    """Previews the patch for each of these dead letters. Changes nothing."""
     tally = _Tally(core, patch, unknown_too=means_unknown(ids, filters))
     chosen = filter_of_many("edit", ids, filters, all=all)
     if chosen is not None and sum((await core.store.count(chosen)).values()) > MOST_JUDGED:
@@ -130,7 +130,7 @@ async def preview_many(
 async def _preview_some(
     core: Core, redrives: Redrives, tally: _Tally, chosen: Filter, filters: Mapping[str, Any]
 ) -> PatchPreview:
-    """The oldest of many: the others are counted by an index, and their inputs are not read."""
+    """Previews the patch for the oldest of many; an index counts the others, and their inputs are not read."""
     seal = await core.store.seal(chosen)
     groups = await core.store.count(chosen, by=("fingerprint",))
     running = await redrives.in_the_way([name for (name,) in groups if name is not None])
@@ -162,11 +162,11 @@ async def _make_preview(
     )
 
 
-# -- what cannot be an input
+# -- refusals
 
 
 def _errors(core: Core, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
-    """The same refusals, as many as can be told at once."""
+    """Lists why the input does not fit the task: all unknown fields at once, not only the first error."""
     try:
         text = text_of(core, payload)
     except InvalidInput as error:
@@ -181,7 +181,7 @@ def _errors(core: Core, job: Job, payload: Mapping[str, Json]) -> list[FieldErro
 
 
 async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
-    """Why it would not be done although the input fits."""
+    """Explains why an edit would be refused although the input fits."""
     try:
         words = {"payload": dict(payload), "repeat": []}
         await acts.checked(make_order(core, VERBS["edit"], words, DEFAULT_WHO, None), job.id)
@@ -192,11 +192,11 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
     return []
 
 
-# -- what it would mean
+# -- consequences
 
 
 async def _list_voided(core: Core, job: Job) -> list[str]:
-    """Consents and approvals that are bound to the input as it is."""
+    """Lists the consents and approvals that are bound to the present input."""
     approvals = [one for one in await read_approvals_of(core.store, job.id) if one.answer == "approved"]
     found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
     now, subject = core.clock.now(), subject_of(job)

@@ -1,4 +1,4 @@
-"""Which jobs: what people say by name, as a Filter of the store."""
+"""Converts filters given by name to a Filter of the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def filters_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> dict[str, Any]:
-    """Makes the filter of a verb on many: ids, filters, or everything, which must be asked for explicitly."""
+    """Checks what a verb on many is given: ids, filters, or everything, which must be asked for explicitly."""
     said = {name: value for name, value in filters.items() if value is not None}
     if verb not in ACTS:
         raise InvalidInput(field="verb", problem=f"{verb!r:.80} is not one of {', '.join(ACTS)}")
@@ -40,7 +40,7 @@ def filters_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *
 
 
 def filter_of_many(verb: str, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> Filter | None:
-    """The filter of a verb that is about many; None where ids say which."""
+    """Makes the store's Filter for a verb on many; None if ids are given."""
     said = filters_of_many(verb, ids, filters, all=all)
     return None if ids else make_filter(meant_filter(ACTS[verb], said))
 
@@ -60,7 +60,7 @@ def _check_ids(ids: object) -> None:
 
 
 def make_filter(said: dict[str, Any]) -> Filter:
-    """Keyword filters as a Filter; an unknown one is refused by name."""
+    """Converts keyword filters to a Filter; refuses an unknown filter by name."""
     said = {name: value for name, value in said.items() if value is not None}
     if "state" in said:
         said["states"] = said.pop("state")
@@ -87,14 +87,14 @@ def _convert(name: str, value: object) -> Any:
 
 
 def _check_word(name: str, value: Any) -> Any:
-    """A word that does not exist finds nothing for ever, which would look as if nothing were there."""
+    """Refuses an unknown word: it would match nothing, which looks as if there were no dead letters."""
     if name in WORDS and value is not None and value not in WORDS[name]:
         raise InvalidInput(field=name, problem=f"{value!r:.80} is not one of {', '.join(WORDS[name])}")
     return value
 
 
 def _states(said: object) -> tuple[State, ...]:
-    """One, or several."""
+    """Converts one state, or several, to a tuple of states."""
     several: Collection[Any] = said if isinstance(said, Collection) and not isinstance(said, str) else [said]
     try:
         return tuple(State(one) for one in several)

@@ -1,8 +1,8 @@
-"""Error groups: one kind of failure, its life, and what helps. Pure: what is known and the time are arguments.
+"""Error groups: status, alerts, suggestions and views of one kind of failure. Pure: state and time are arguments.
 
-A group is unresolved, resolved (perhaps in a version) or ignored (until a time, a rate or a count is passed). Three
-things are worth waking somebody for, and nothing else: a failure that is new, one that came back after it was resolved,
-and one that is worse than what was ignored. That it goes on, or grows, was told already.
+A group is unresolved, resolved (perhaps in a version) or ignored (until a time, a rate or a count is passed). Only
+three things raise an alert: a failure that is new, one that came back after it was resolved, and one that exceeds the
+limits of an ignored group. A failure that continues or grows was announced already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DAY: Final = 86400.0
 HOURS_KEPT: Final = 48
 STORY_KEPT: Final = 30
 SHORT: Final = 8
-"""So much of a fingerprint is shown; any unique beginning of it names the group."""
+"""Characters of a fingerprint that are shown; any unique prefix of the fingerprint names the group."""
 SYSTEMIC: Final = 3
 """Number of dead letters of one group from which on the problem counts as systemic."""
 REDRIVE: Final = "redrive"
@@ -40,7 +40,7 @@ STATUSES: Final[tuple[Status, ...]] = ("unresolved", "resolved", "ignored")
 
 
 class GroupLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of a group's story."""
+    """One line of a group's history."""
 
     at: At
     what: str
@@ -62,7 +62,7 @@ class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What people and redrive decided about a group: the document of kind "group" under its fingerprint."""
+    """Decisions of people and redrive about a group: the document of kind "group" under the group's fingerprint."""
 
     HIDDEN: ClassVar = ("seen_buried", "seen_at", "hours", "ignored_from")
     status: Status = "unresolved"
@@ -71,21 +71,21 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
     ignored_at: At | None = None
     ignored_until: At | None = None
     ignored_rate: float | None = None
-    """Burials an hour that may go on unheard."""
+    """Number of deaths an hour that raise no alert."""
     ignored_count: int | None = None
-    """More burials that may go on unheard."""
+    """Number of further deaths that raise no alert."""
     ignored_from: int = 0
-    """The burials there were when it was ignored."""
+    """Number of deaths when the group was ignored."""
     who: str | None = None
     why: str | None = None
     note: str | None = None
     seen_buried: int = 0
-    """How many burials were judged."""
+    """Number of deaths that were judged."""
     seen_at: float = 0.0
     hours: tuple[tuple[int, int], ...] = ()
-    """Burials by the hour, as they were noticed, for two days."""
+    """Deaths by the hour, as noticed, for two days."""
     alerted_at: At | None = None
-    """When an alert was last handed to the channels."""
+    """Time of the last alert."""
     story: tuple[GroupLine, ...] = ()
 
 
@@ -106,7 +106,7 @@ _CLEARED: Final[dict[str, Any]] = {
 def judge(
     group: Group, state: GroupState | None, now: float, recent: int, version: str | None = None
 ) -> tuple[GroupState, Alert | None]:
-    """What the burials since the last judgement mean: `recent` in the last hour, the latest made by `version`."""
+    """Judges the deaths since the last judgement: `recent` of them in the last hour, the latest one by `version`."""
     known = state if state is not None else GroupState()
     seen = _note_deaths(group, known, now)
     if group.buried <= known.seen_buried:
@@ -138,7 +138,7 @@ def _is_regression(group: Group, state: GroupState, version: str | None) -> bool
 
 
 def _older(version: str, than: str) -> bool:
-    """By their numbers, where both begin with some; versions that cannot be compared are not older."""
+    """Whether a version is older, compared by leading numbers; versions that cannot be compared are not older."""
     ours, theirs = _numbers(version), _numbers(than)
     if not ours or not theirs:
         return False
@@ -152,7 +152,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _over(group: Group, state: GroupState, recent: int) -> str | None:
-    """Which of the limits that it was ignored with is passed; without any it is ignored until it is reopened."""
+    """Names the passed limit of an ignored group. A group without limits stays ignored until it is reopened."""
     if state.ignored_until is not None and group.last_at >= state.ignored_until:
         return "the time it was ignored for is over, and it still happens"
     if state.ignored_rate is not None and recent > state.ignored_rate:
@@ -164,7 +164,7 @@ def _over(group: Group, state: GroupState, recent: int) -> str | None:
 
 
 def _note_deaths(group: Group, state: GroupState, now: float) -> GroupState:
-    """With the burials since then noted under the hour of the latest."""
+    """Adds the deaths since the last judgement to the hour of the latest death."""
     fresh, hour = group.buried - state.seen_buried, int(group.last_at // HOUR)
     if fresh <= 0:
         return state
@@ -175,13 +175,13 @@ def _note_deaths(group: Group, state: GroupState, now: float) -> GroupState:
 
 
 def _change_status(state: GroupState, status: Status, said: GroupLine, **fields: Any) -> GroupState:
-    """Another status: what belonged to the one before is over, and the story has a line more."""
+    """Changes the status: clears the fields of the old status and adds a line to the history."""
     story = (*state.story, said)[-STORY_KEPT:]
     now = {**_CLEARED, "status": status, "who": said.who, "why": said.why, "story": story}
     return msgspec.structs.replace(state, **{**now, **fields})
 
 
-# ---- what a person says
+# ---- decisions of a person
 
 
 def resolve(
@@ -204,7 +204,7 @@ def ignore(
     rate: float | None = None,
     count: int | None = None,
 ) -> GroupState:
-    """The failure is known and may go on: until then, up to so many an hour, for so many more; else until reopened."""
+    """Ignores the group until a time, up to an hourly rate, or for some deaths; without limits until reopened."""
     seen = _note_deaths(group, state or GroupState(), now)
     limits = {"ignored_until": until, "ignored_rate": rate, "ignored_count": count, "ignored_from": group.buried}
     what = f"ignored {_limits(until, rate, count)}".rstrip()
@@ -227,7 +227,7 @@ def reopen(group: Group, state: GroupState | None, now: float, *, who: str, why:
 
 
 def add_note(state: GroupState | None, now: float, *, who: str, text: str) -> GroupState:
-    """A note for the next person; changes nothing else."""
+    """Adds a note for the next person; changes nothing else."""
     known = state if state is not None else GroupState()
     story = (*known.story, GroupLine(now, "noted", who, text))[-STORY_KEPT:]
     return msgspec.structs.replace(known, note=text, story=story)
@@ -253,7 +253,7 @@ _TOLD: Final[dict[Kind, str]] = {
 
 
 def message(alert: Alert, group: Group, suggestion: Suggestion) -> str:
-    """An alert in words: what, where, how much, what to do, where to look."""
+    """Writes an alert in words: the error, the task, the number, what to do, where to look."""
     error = (group.error or alert.error_class or "an error that was not recorded")[:200]
     letters = "1 dead letter" if alert.buried == 1 else f"{alert.buried} dead letters"
     return (
@@ -262,11 +262,11 @@ def message(alert: Alert, group: Group, suggestion: Suggestion) -> str:
     )
 
 
-# ---- what helps
+# ---- suggestions
 
 
 class Suggestion(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
-    """What to do about a group, and how often that has worked."""
+    """Suggested action for a group, and how often that action has worked."""
 
     SHOWN: ClassVar = ("rate",)
     RENAMED: ClassVar = {"rate": "success_rate"}
@@ -278,7 +278,7 @@ class Suggestion(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rate(self) -> float | None:
-        """The share of the tries that worked; None where nothing was tried."""
+        """Share of the tries that worked; None if nothing was tried."""
         return self.worked / self.tried if self.tried else None
 
 
@@ -306,18 +306,18 @@ _IN_WORDS: Final = {
 
 
 def in_words(strategy: str) -> str:
-    """How a strategy tries it: `as it is`, or `with less context and another model`."""
+    """Describes how a strategy runs a job again: `as it is`, or `with less context and another model`."""
     if strategy in UNCHANGED:
         return "as it is"
     return "with " + " and ".join(_IN_WORDS.get(part, part) for part in strategy.split("+"))
 
 
 BROUGHT_BACK: Final = frozenset({"redriven", "bury", "hold", "edit"})
-"""Names the strategy that a job was redriven with by a person; every other change was tried by itself."""
+"""Strategies by which a person redrove a job; redrive itself tried all others."""
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """What was tried in words, how often it worked and how often not."""
+    """Strategy in words, how often that strategy worked and how often not."""
 
     text: str
     worked: int
@@ -372,7 +372,7 @@ def suggest(
 
 
 def _promise(lesson: Lesson) -> float:
-    """How likely it works next time: one lucky try does not beat eight of nine."""
+    """Estimates how likely a strategy works next time: one lucky try does not beat eight of nine."""
     return (lesson.worked + 1) / (lesson.worked + lesson.failed + 2)
 
 
@@ -391,14 +391,14 @@ ANOTHERS: Final = frozenset({"authority", "refusal", "model_confusion", "halluci
 
 
 def other_agent(group: Group, fleet: AgentFleet) -> str | None:
-    """An agent that does this work, too, where the failure has to do with who does the work."""
+    """Finds another agent for the group's task, if the failure depends on the agent."""
     if not group.agent or group.detail not in ANOTHERS:
         return None
     found = fleet.alternate(group.agent, group.task)
     return found if found in fleet.agents else None
 
 
-# ---- seeing
+# ---- views
 
 
 class GroupView(Shown, msgspec.Struct, frozen=True):
@@ -411,18 +411,18 @@ class GroupView(Shown, msgspec.Struct, frozen=True):
     group: Group
     state: GroupState
     dead: int
-    """How many of its jobs are dead now."""
+    """Number of the group's jobs that are dead now."""
     trend: Trend
     last_day: int
-    """Burials noticed in the last 24 hours, and in the 24 before."""
+    """Deaths noticed in the last 24 hours; `day_before` counts the 24 hours before."""
     day_before: int
     suggestion: Suggestion
     lessons: tuple[Lesson, ...] = ()
     samples: tuple[Job, ...] = ()
     other_agent: str | None = None
-    """Agents that may do better, if the failure depends on the agent; filled in on the page of one group."""
+    """Another agent that may do better, if the failure depends on the agent; set only by `Groups.show`."""
     manual: int | None = None
-    """Dead letters that wait for a person; filled in for the group to begin with."""
+    """Number of dead letters that wait for a person; set only by `Groups.first`."""
     letter: Job | None = None
     """The latest dead letter of the group, which may supply the suggestion's text."""
 
@@ -474,7 +474,7 @@ def largest(counted: Mapping[tuple[str | None, ...], int], number: int) -> list[
 
 
 def trend(group: Group, state: GroupState, dead: int, now: float) -> Trend:
-    """The last day against the day before."""
+    """Compares the deaths of the last day with those of the day before."""
     if now - group.last_at >= DAY:
         return "quiet" if dead else "cured"
     if now - group.first_at < DAY:
@@ -484,6 +484,6 @@ def trend(group: Group, state: GroupState, dead: int, now: float) -> Trend:
 
 
 def _burials(state: GroupState, since: float, until: float) -> int:
-    """Burials noticed in the hours after that of `since`, up to that of `until`."""
+    """Counts deaths noticed in the hours after the hour of `since`, up to the hour of `until`."""
     first, last = int(since // HOUR), int(until // HOUR)
     return sum(number for hour, number in state.hours if first < hour <= last)

@@ -1,8 +1,8 @@
-"""The watch over error groups: judges what changed, and writes an alert into the outbox of notices.
+"""Watches error groups: judges new deaths, and writes alerts into the outbox of notices.
 
-Judging is a move of one document per group, by compare-and-set: of any number of processes that see the same burials
-one judges. The alert is written in the same commit and waits there until every channel has it, so a process that dies,
-or has no channel, loses nothing.
+Judging writes one document per group by compare-and-set: of several processes that see the same deaths only one judges
+them. The alert is in the same commit and waits in the outbox until every channel has it, so a process that dies, or has
+no channel, loses nothing.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.groups")
 GROUP_STATE: Final = DocumentKind[GroupState]("group", GroupState)
 ALERT: Final = "group_"
-"""So the kinds of notices begin that are alerts on groups."""
+"""Prefix of the kinds of notices that are alerts on groups."""
 LEVELS: Final[Mapping[Kind, Level]] = {"new": "acknowledgement", "regressed": "actionable", "unignored": "actionable"}
 """Level of each alert: a new group is for information, a regressed one asks for action."""
 LATE: Final = 120.0
 """Longest delay between the time that a death names and its commit."""
 SWEEP_SECONDS: Final = 60.0
-"""How often all groups are looked at: an import brings deaths of long ago."""
+"""Seconds between checks of all groups, because an import brings old deaths."""
 FEW: Final = 20
 
 Known = tuple[GroupState | None, int]
-"""What is known of a group, and the version it was read at."""
+"""State of a group, and the version at which the document was read."""
 _NONE: Final[Known] = (None, 0)
 
 
@@ -69,7 +69,7 @@ async def silence(store: Store, fingerprint: str) -> None:
 
 
 class Verdict(NamedTuple):
-    """What a look makes of a group; `new` where that is not what the document (of this version) says already."""
+    """Result of judging a group; `new` if the result differs from the document of this version."""
 
     group: Group
     state: GroupState
@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
 
 
 class GroupWatch:
-    """Looks at the groups of the whole store."""
+    """Judges the groups of the whole store."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -89,13 +89,13 @@ class GroupWatch:
         self._swept = float("-inf")
 
     async def look(self) -> None:
-        """One round: judge every group with new deaths."""
+        """Judges every group with new deaths."""
         now = self._core.clock.now()
         if changed := await self._list_changed(now):
             await self._judge(changed, now)
 
     async def _list_changed(self, now: float) -> list[Group]:
-        """The groups with deaths that this process has not seen judged."""
+        """Lists the groups with deaths that this process has not seen judged."""
         store, steady = self._core.store, self._core.clock.monotonic()
         if store is not self._store:
             self._store, self._latest, self._swept = store, 0.0, float("-inf")
@@ -110,7 +110,7 @@ class GroupWatch:
     # -- judging
 
     async def _judge(self, groups: Sequence[Group], now: float) -> None:
-        """Commits what the deaths mean. Where another process was faster, the next look decides anew."""
+        """Judges the groups and commits the results. If another process was faster, the next call decides again."""
         known = await read_states(self._core.store, [group.fingerprint for group in groups])
         verdicts = [await self._verdict(group, known.get(group.fingerprint, _NONE), now) for group in groups]
         fresh = [verdict for verdict in verdicts if verdict.new]
@@ -147,7 +147,7 @@ class GroupWatch:
         return found[0].history[-1].version if found and found[0].history else None
 
     async def _compose_alert(self, verdict: Verdict, now: float) -> list[Notice]:
-        """Chooses the alert that people get for a group; mostly none."""
+        """Composes the alert on a group, as a list of one notice; usually empty."""
         group, alert = verdict.group, verdict.alert
         if alert is None:
             return []

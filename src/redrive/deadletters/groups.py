@@ -1,4 +1,4 @@
-"""`rd.groups`: error groups, the unit of triage. Resolve, ignore or reopen a group; alerts follow by themselves."""
+"""`rd.groups`: error groups, the unit of triage. Resolves, ignores and reopens groups; alerts are automatic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("redrive.groups")
 SAMPLES: Final = 5
 LARGEST: Final = 5
-"""How many of the largest groups are searched for an unresolved one."""
+"""Number of largest groups that are searched for an unresolved one."""
 FILTERS: Final = ("queue", "task", "agent", "detail", "error_class")
 Decide = Callable[[Group, GroupState | None, float], GroupState]
 
@@ -53,7 +53,7 @@ class Groups:
         await self._watch.look()
 
     async def _look_if_possible(self) -> None:
-        """Before groups are shown. What is known of them is shown as well where nothing can be written now."""
+        """Judges new deaths before groups are shown. If the store cannot be written, the last judgement is shown."""
         try:
             await self.look()
         except StoreError as error:
@@ -62,9 +62,9 @@ class Groups:
     async def list(
         self, *, status: str | None = None, new: New | None = None, limit: int = 100, **filters: Any
     ) -> builtins.list[GroupView]:
-        """Unresolved ones first, the latest first. Filters: status, queue, task, agent, detail, error_class.
+        """Lists groups: unresolved first, then the latest. Filters: status, queue, task, agent, detail, error_class.
 
-        `new="deploy"` lists those that `new()` finds since the last deploy, `new="hour"` those of the last hour.
+        `new="deploy"` lists the groups that `new()` finds since the last deploy, `new="hour"` those of the last hour.
         """
         _check_filters(status, limit, filters, new)
         await self._look_if_possible()
@@ -73,10 +73,10 @@ class Groups:
         return await self.rank(found, await self._dead(found), status=status, limit=limit)
 
     async def new(self) -> Newcomers:
-        """Groups that appeared since the last deploy, and in the last hour, and still have dead letters.
+        """Finds groups that appeared since the last deploy, or in the last hour, and still have dead letters.
 
-        A deploy is the first time that a worker ran a new `version` of the application. Where no worker ever named one,
-        the last start of a worker counts.
+        A deploy is the first time that a worker ran a new `version` of the application. If no worker ever named a
+        version, the last start of a worker counts.
         """
         return await gather_new_groups(self._core)
 
@@ -106,12 +106,12 @@ class Groups:
         ]
 
     async def with_status(self, groups: Sequence[Group], status: str) -> builtins.list[str]:
-        """The fingerprints of those that have this status."""
+        """Lists the fingerprints of the groups that have this status."""
         known = await read_states(self._core.store, [group.fingerprint for group in groups])
         return [group.fingerprint for group in groups if _status(known.get(group.fingerprint, (None, 0))[0]) == status]
 
     async def show(self, fingerprint: str) -> GroupView:
-        """One group by its fingerprint or a unique beginning of it: what was tried, and its latest dead letters."""
+        """Reads one group by its fingerprint or a unique prefix: what was tried, and the latest dead letters."""
         await self._look_if_possible()
         group = await self.find(fingerprint)
         (view,) = await self._views([group])
@@ -145,18 +145,18 @@ class Groups:
         return None
 
     async def records(self, fingerprints: Sequence[str] | None = None) -> Sequence[Group]:
-        """The bare numbers of these groups, or of all groups, latest first. Judges and writes nothing."""
+        """Reads the records of these groups, or of all groups, latest first. Judges and writes nothing."""
         return await self._core.store.groups(fingerprints=fingerprints)
 
     async def find(self, fingerprint: str, *, field: str = "fingerprint") -> Group:
-        """The bare numbers of one, by its fingerprint or a unique beginning of it. `field` is what a refusal names."""
+        """Finds the record of one group by its fingerprint or a unique prefix. A refusal names `field`."""
         found = await self.beginning(fingerprint, field=field)
         if found is None:
             raise InvalidInput(field=field, problem=f"there is no group {fingerprint!r}")
         return found
 
     async def beginning(self, fingerprint: str, *, field: str = "fingerprint") -> Group | None:
-        """The same, and None where no group begins so; what several begin with is refused."""
+        """Finds a group by a fingerprint prefix; None if no group matches. Refuses a prefix that several match."""
         check_texts(**{field: check_id(field, fingerprint)})
         exact = await self._core.store.groups(fingerprints=[fingerprint])
         if exact:
@@ -167,7 +167,7 @@ class Groups:
     async def resolve(
         self, fingerprint: str, *, who: str = DEFAULT_WHO, why: str | None = None, in_version: str | None = None
     ) -> GroupView:
-        """Resolves the group. You are alerted if it comes back, in this version or later where one is named."""
+        """Resolves the group. An alert follows if it comes back, in `in_version` or later if given."""
         check_words(who, why)
         check_texts(in_version=in_version)
         return await self._change(
@@ -185,7 +185,7 @@ class Groups:
         who: str = DEFAULT_WHO,
         why: str | None = None,
     ) -> GroupView:
-        """Known, and may go on: until then, up to `rate` an hour, for `count` more. Without any, until reopened."""
+        """Ignores the group until a time, up to `rate` an hour, or for `count` more; else until reopened."""
         check_words(who, why)
         _check_number("rate", rate)
         _check_number("count", count, whole=True)
@@ -198,7 +198,7 @@ class Groups:
         )
 
     async def reopen(self, fingerprint: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> GroupView:
-        """Unresolved again."""
+        """Makes the group unresolved again."""
         check_words(who, why)
         return await self._change(
             fingerprint, lambda group, state, now: insight.reopen(group, state, now, who=who, why=why)
@@ -211,7 +211,7 @@ class Groups:
         return await self._change(fingerprint, lambda _, state, now: insight.add_note(state, now, who=who, text=text))
 
     async def _change(self, fingerprint: str, decide: Decide) -> GroupView:
-        """Loads the group, decides and commits, anew where another process was faster."""
+        """Loads the group, decides and commits; decides again if another process was faster."""
         name = (await self.find(fingerprint)).fingerprint
         store = self._core.store
 
@@ -237,7 +237,7 @@ class Groups:
         ]
 
     async def _dead(self, groups: Sequence[Group]) -> dict[str | None, int]:
-        """Counts the dead letters of every group, or of the one asked for."""
+        """Counts the dead letters of every group, or of a single given group."""
         if len(groups) == 1:
             name = groups[0].fingerprint
             one = await self._core.store.count(Filter(states=(State.dead,), fingerprint=name))
@@ -253,12 +253,12 @@ class Groups:
 
 
 def _status(state: GroupState | None) -> str:
-    """Returns the default state for a group without a document."""
+    """Returns the group's status; a group without a document is unresolved."""
     return (state or GroupState()).status
 
 
 def _urgency(entry: tuple[Group, GroupState | None]) -> tuple[int, float]:
-    """Unresolved ones first, the latest first."""
+    """Sort key of groups: unresolved first, then the latest."""
     group, state = entry
     return ("unresolved", "ignored", "resolved").index(_status(state)), -group.last_at
 
@@ -286,11 +286,11 @@ def _check_number(field: str, value: object, *, whole: bool = False) -> None:
 
 
 FEW: Final = 30
-"""Up to so many groups are counted one by one, each by its index; more of them together."""
+"""Number of groups up to which each is counted by its index; more groups are counted together."""
 
 
 async def gather_new_groups(core: Core) -> Newcomers:
-    """Selects the groups with dead letters that are neither resolved nor ignored."""
+    """Selects the new groups that have dead letters and are neither resolved nor ignored."""
     store, now = core.store, core.clock.now()
     deploy = await read_last_deploy(store)
     since = oldest(now, deploy)

@@ -1,4 +1,4 @@
-"""An edited input as values: what a patch changes, what a mask hides, and what an editor is told. Pure."""
+"""Patches, masks and previews of an edited input. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redrive.retries.remedies import change_name
 
 
 def apply_patch(target: Any, patch: Any) -> Any:
-    """The target with the patch merged in; neither of them is changed."""
+    """Merges the patch into a copy of the target."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -38,7 +38,7 @@ def apply_patch(target: Any, patch: Any) -> Any:
 
 
 def fields_of(patch: dict[str, Any]) -> list[str]:
-    """The fields that a patch changes, by their paths: `customer.email`."""
+    """Lists the fields that a patch changes, by path: `customer.email`."""
     return list(_fields(patch, ""))
 
 
@@ -52,7 +52,7 @@ def _fields(patch: dict[str, Any], above: str) -> Iterator[str]:
 
 
 def patch_between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any] | None:
-    """The patch that makes `after` of `before`; None where none does, because a value became null."""
+    """Makes the patch from `before` to `after`; None if no patch does that, because a value became null."""
     patch = _between(before, after)
     return patch if apply_patch(before, patch) == after else None
 
@@ -73,14 +73,14 @@ def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_masked(edited: Json, original: Json, field: str = "payload") -> Json:
-    """The edited input with the original's secrets back in place. Refuses a mask that nothing stands behind."""
+    """Puts the original's secrets back into the edited input. Refuses a mask that stands for no secret."""
     found = _restore(edited, original, redact(original), field)
     _stay_hidden(edited, redact(found), field)
     return found
 
 
 def _stay_hidden(edited: Json, shown: Json, at: str) -> None:
-    """Refuses an edit that would show what a mask stands for, as where a header with a secret gets another name."""
+    """Refuses an edit that would reveal a masked secret, for example by renaming a header with a secret."""
     if isinstance(edited, Mapping) and isinstance(shown, Mapping):
         for name, item in edited.items():
             _stay_hidden(item, shown[name], f"{at}.{name}")
@@ -112,7 +112,7 @@ def _under(original: Json, shown: Json, name: str) -> tuple[Json, Json]:
 
 
 def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> list[Json]:
-    """Entries may have moved or changed, or both: none gets a secret that may be another's."""
+    """Restores secrets in list entries. Entries may have moved: none gets a secret that may be another's."""
     if not isinstance(original, list) or not isinstance(shown, list):
         return [_restore(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
     pairing = _Pairing(_Shown(original, shown), edited)
@@ -128,7 +128,7 @@ def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> li
 
 
 class _Shown:
-    """The entries of a list by how they were shown, what they hide, and what only one of them says."""
+    """Entries of a list: how they were shown, what they hide, and the marks that only one entry has."""
 
     def __init__(self, original: Sequence[Json], shown: Sequence[Json]) -> None:
         self.texts = [_text(item) for item in shown]
@@ -145,32 +145,32 @@ class _Shown:
         self._own = [{mark for mark in _marks(item) if len(self._owners[mark]) == 1} for item in shown]
 
     def place(self, index: int, text: str) -> int | None:
-        """Where it was shown just so: here, if it was so here, too."""
+        """Finds the place where an entry was shown with this text; prefers the same index."""
         here = index < len(self.texts) and self.texts[index] == text
         return index if here else self._places.get(text)
 
     def certain(self, text: str) -> bool:
-        """Is there one thing only that an entry which was shown so can stand for?"""
+        """Whether an entry shown with this text can stand for only one value."""
         return MASK not in text or len(self._behind[text]) == 1
 
     def owners(self, marks: set[Mark]) -> set[int]:
-        """Who alone has one of these marks."""
+        """Finds the entries that alone have one of these marks."""
         return {self._owners[mark][0] for mark in marks if len(self._owners.get(mark, ())) == 1}
 
     def owner(self, index: int, item: Json) -> int | None:
-        """Whose marks a changed entry has. Away from its place it must have them all."""
+        """Finds the entry whose marks a changed entry has; at another index it must have all those marks."""
         marks = set(_marks(item))
         owners = self.owners(marks)
         place = owners.pop() if len(owners) == 1 else None
         return place if place is None or place == index or self._own[place] <= marks else None
 
     def secrets(self, places: Iterable[int]) -> int:
-        """How many different ones these hide."""
+        """Counts the different secrets that the entries at these places hide."""
         return len({self.hidden[place] for place in places if self.hidden[place]})
 
 
 class _Pairing:
-    """Which of the shown entries each edited one is: as it was shown, by its marks, or by its place if that is sure."""
+    """Matches edited entries to shown ones: by the shown text, by marks, or by index if the index is certain."""
 
     def __init__(self, shown: _Shown, edited: Sequence[Json]) -> None:
         self._shown = shown
@@ -193,7 +193,7 @@ class _Pairing:
         return "entries were added, removed or moved" if self._moved else "several entries were changed"
 
     def place(self, index: int) -> int | None:
-        """None if the type cannot be known."""
+        """Returns the index of the shown entry that an edited one stands for; None if that is not certain."""
         text = self._texts[index]
         if index in self._same:
             unsure = self._masks and self._moved and not self._shown.certain(text)
@@ -204,7 +204,7 @@ class _Pairing:
 
 
 def _by_marks(shown: _Shown, changed: Mapping[int, Json], free: set[int]) -> dict[int, int]:
-    """Changed entries that have the marks of one entry which no other is or claims to be."""
+    """Matches changed entries by marks, if only one of them has the marks of a free entry."""
     owners = {index: shown.owner(index, item) for index, item in changed.items()}
     claims = Counter(owners.values())
     return {
@@ -216,7 +216,7 @@ Mark = tuple[str, str]
 
 
 def _marks(item: Json, at: str = "") -> Iterator[Mark]:
-    """By what a changed entry is known again: its texts and ids. Other numbers and switches are what people change."""
+    """Yields the texts and ids that identify a changed entry. People change other numbers and switches."""
     if isinstance(item, Mapping):
         for name, inner in item.items():
             yield from _marks(inner, f"{at}.{name}")
@@ -228,7 +228,7 @@ def _marks(item: Json, at: str = "") -> Iterator[Mark]:
 
 
 def _hidden(original: Json, shown: Json, at: str = "") -> Iterator[tuple[str, str]]:
-    """Every value that is not shown as it is, by its place."""
+    """Yields every value that is shown masked, with its path."""
     if isinstance(original, Mapping) and isinstance(shown, Mapping):
         for name, inner in original.items():
             yield from _hidden(inner, shown[name], f"{at}.{name}")
@@ -245,21 +245,21 @@ def _text(item: Json) -> str:
 
 
 _NOTHING = object()
-"""Stands for what was never shown: nothing is equal to it."""
+"""Placeholder for a value that was never shown: equal to no other value."""
 
 
 # ---- what a preview shows
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """What is wrong with one field of an edited payload."""
+    """Problem of one field of an edited payload."""
 
     field: str
     problem: str
 
 
 class EffectChoice(msgspec.Struct, frozen=True):
-    """An effect of `ctx.once`, and what an edited run does about it unless asked to repeat it."""
+    """An effect of `ctx.once`, and what an edited run does about the effect unless asked to repeat it."""
 
     name: str
     status: str
@@ -267,24 +267,24 @@ class EffectChoice(msgspec.Struct, frozen=True):
 
 
 class EditPreview(Shown, msgspec.Struct, frozen=True):
-    """What an edit would mean. `ok`: it can be done as it stands."""
+    """Consequences of an edit. `ok`: the edit can be done as given."""
 
     job_id: str
     task: str
     ok: bool
     text: str
     difference: list[str] = []
-    """What differs from the input as it is now, in words; secrets masked."""
+    """Differences from the present input, in words; secrets masked."""
     errors: list[FieldError] = []
     voided: list[str] = []
     """Consents and approvals that were given for the old input and say nothing about the new one."""
     effects: list[EffectChoice] = []
     taint: list[str] = []
-    """What came from outside and is not to be taken for instructions."""
+    """Texts that come from outside and must not be taken for instructions."""
 
 
 class PatchSample(msgspec.Struct, frozen=True):
-    """What a patch would change in one job's input, in words; secrets masked."""
+    """Changes that a patch would make in one job's input, in words; secrets masked."""
 
     job_id: str
     task: str
@@ -294,7 +294,7 @@ class PatchSample(msgspec.Struct, frozen=True):
 
 
 class PatchError(msgspec.Struct, frozen=True):
-    """What is wrong with one field of patched inputs, and in how many of them."""
+    """Problem of one field of patched inputs, and the number of inputs that have it."""
 
     field: str
     problem: str
@@ -302,12 +302,12 @@ class PatchError(msgspec.Struct, frozen=True):
 
 
 class PatchPreview(Shown, msgspec.Struct, frozen=True):
-    """What the same patch would mean for many: `number` is `changing` and those that are refused."""
+    """Consequences of one patch for many jobs: `number` is `changing` plus the refused ones."""
 
     SHOWN: ClassVar = ("text",)
     number: int
     chosen: str
-    """Which jobs, in words."""
+    """Choice of the jobs, in words."""
     fields: list[str]
     """The fields that the patch changes or removes."""
     changing: int
@@ -315,16 +315,16 @@ class PatchPreview(Shown, msgspec.Struct, frozen=True):
     errors: list[PatchError]
     """Patched inputs that do not fit their task, by field."""
     refused: dict[str, int]
-    """What would not be edited for another reason, by that reason."""
+    """Number of jobs that would be refused for other reasons, by reason."""
     token: str
     running: list[str] = []
-    """Runs that still move one of these groups: only when they are over can this one start."""
+    """Runs that still move one of these groups: the edit can start only when they are over."""
     looked_at: int | None = None
-    """How many of them were judged, the oldest ones, where there are too many to judge each; None: all of them."""
+    """Number of jobs that were judged, the oldest ones, if there are too many to judge all; None: all."""
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """Summary in one line."""
         judged = self.number if self.looked_at is None else self.looked_at
         said = f"{self.changing:,} of {'' if self.looked_at is None else 'the first '}{judged:,} would change"
         rest = judged - self.changing
@@ -338,7 +338,7 @@ _UNKNOWN: Final = re.compile(r"contains unknown field `([^`]+)`")
 
 
 def field_error(problem: str) -> FieldError:
-    """A refusal of the payload, by the field that it is about."""
+    """Finds the field that a refusal of the payload is about."""
     place = _PLACE.search(problem)
     parent = place[1].rstrip(".") if place else ""
     plain = _PLACE.sub("", problem)
@@ -349,7 +349,7 @@ def field_error(problem: str) -> FieldError:
 
 
 LEAST_QUOTE: Final = 24
-"""So many characters in a row are a quotation and no accident."""
+"""Number of equal characters in a row that count as a quotation, not as an accident."""
 
 
 def outside_texts(job: Job) -> list[str]:
@@ -370,7 +370,7 @@ def _chain(failure: Failure | None) -> Iterator[Failure]:
 
 
 def find_quoted(payload: Json, texts: Sequence[str]) -> list[str]:
-    """The fields of an input that repeat what came from outside."""
+    """Lists the fields of an input that repeat texts from outside."""
     pieces = {piece for said in texts for piece in _pieces(" ".join(said.split()), LEAST_QUOTE // 2)}
     if not pieces:
         return []

@@ -17,13 +17,13 @@ from redrive.deadletters.group import SHORT
 HOUR: Final = 3600.0
 New = Literal["deploy", "hour"]
 NAMED: Final = 3
-"""So many groups are named in a line."""
+"""Number of groups that a line names."""
 TEXT: Final = 60
-"""So much of an error stands there."""
+"""Characters of an error in such a line."""
 
 
 class Newcomer(msgspec.Struct, frozen=True):
-    """A group that appeared lately, has dead letters, and is neither resolved nor ignored."""
+    """A recent group that has dead letters and is neither resolved nor ignored."""
 
     group: Group
     dead: int
@@ -45,11 +45,11 @@ class Newcomer(msgspec.Struct, frozen=True):
 
 
 class Newcomers(msgspec.Struct, frozen=True):
-    """What is new, the latest first."""
+    """New groups, the latest first."""
 
     now: float
     deploy: Deploy | None
-    """None where no worker ever ran."""
+    """None if no worker ever ran."""
     since_deploy: tuple[Newcomer, ...] = ()
     last_hour: tuple[Newcomer, ...] = ()
 
@@ -57,7 +57,7 @@ class Newcomers(msgspec.Struct, frozen=True):
         return self.since_deploy if which == "deploy" else self.last_hour
 
     def public(self) -> dict[str, Any]:
-        """As the outside sees it."""
+        """Converts the new groups to JSON for users."""
         deploy = self.deploy
         return {
             "deploy": deploy and {"version": deploy.version, "at": iso(deploy.at)},
@@ -67,7 +67,7 @@ class Newcomers(msgspec.Struct, frozen=True):
 
 
 def oldest(now: float, deploy: Deploy | None) -> float:
-    """The instant from which on groups are looked for."""
+    """Computes the time from which groups count as new."""
     return min(now - HOUR, deploy.at if deploy is not None else now)
 
 
@@ -83,11 +83,11 @@ def newcomers(now: float, deploy: Deploy | None, groups: Sequence[Group], dead: 
     )
 
 
-# -- in words
+# -- texts
 
 
 def since_deploy(new: Newcomers) -> str:
-    """`since version 2.4 was deployed 3 h ago`, or since when it counts where no worker names a version."""
+    """Writes `since version 2.4 was deployed 3 h ago`, or since a worker last started if no worker names a version."""
     if new.deploy is None:
         return ""
     ago = f"{span(new.now - new.deploy.at)} ago"
@@ -101,13 +101,13 @@ def when(new: Newcomers, which: New) -> str:
 
 
 def name_groups(found: Sequence[Newcomer]) -> str:
-    """`fetch: ConnectError (12), score: KeyError (1) and 3 more`"""
+    """Writes groups as `fetch: ConnectError (12), score: KeyError (1) and 3 more`."""
     said = ", ".join(f"{clipped(one.what, TEXT)} ({one.dead:,})" for one in found[:NAMED])
     return f"{said} and {len(found) - NAMED} more" if len(found) > NAMED else said
 
 
 def in_lines(new: Newcomers) -> list[str]:
-    """A line for each of both that has any; one line where none has."""
+    """Writes one line for each list that has new groups; a single line if neither has."""
     asked: tuple[New, ...] = ("deploy", "hour")
     lines = [
         f"{counted(len(found), 'new group')} {when(new, which)}: {name_groups(found)}"
@@ -118,7 +118,7 @@ def in_lines(new: Newcomers) -> list[str]:
 
 
 def nothing_new(new: Newcomers) -> str:
-    """That there is none, in one line."""
+    """Writes one line that says there is no new group."""
     if new.deploy is None:
         return "No new group in the last hour."
     return f"No new group {since_deploy(new)}, none in the last hour."

@@ -1,4 +1,4 @@
-"""Carries out the verbs of deadletters/verbs.py: reads their words, and gives their arrows what only the app knows."""
+"""Makes orders of the verbs in deadletters/verbs.py: reads words, and gives arrows what only the app knows."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ LOOK_FIRST: Final = (
     " `redrive dead redrive {id}` to run it again"
 )
 SIZE: Final = 200
-"""Jobs that are moved in one commit."""
+"""Number of jobs that one commit moves."""
 SIZE_WITH_DOCUMENTS: Final = 80
-"""The same, where each brings up to two documents."""
+"""Number of jobs that one commit moves if each brings up to two documents."""
 NOTHING: Final[Mapping[str, Json]] = {}
 Decide = Callable[[Job, float], Decided]
 
 
 class Order(NamedTuple):
-    """A verb with its words, who gives it and why; `decide` says what it does to a job at a time, or refuses."""
+    """A verb with its words, who orders it and why; `decide` says what the verb does to a job now, or refuses."""
 
     verb: str
     who: str
@@ -59,9 +59,9 @@ class Order(NamedTuple):
     size: int = SIZE
     """Jobs in one commit; fewer if each brings documents."""
     recalls: bool = True
-    """Whether a deferred job is recalled for it: not for a note, nor where a program gives the order."""
+    """Whether a deferred job is recalled first: not for a note, nor if a program gives the order."""
     check_in_bulk: Callable[[Job], None] | None = None
-    """Refuses a job that must be named by its id and may not be moved along with many others."""
+    """Refuses a job that must be named by its id and may not move together with many others."""
 
 
 class AppAbilities(NamedTuple):
@@ -108,11 +108,11 @@ def words_to_keep(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
     return kept
 
 
-# ---- reading what was said
+# ---- reading words
 
 
 def read_words(core: Core, verb: Verb, given: Mapping[str, Any], *, many: bool = False) -> dict[str, Any]:
-    """The verb's words, checked, as they can be written down; what does not belong to it is refused by name."""
+    """Reads and checks the verb's words, ready to be stored; refuses a word that the verb does not take."""
     takes = {word.name: word for word in verb.takes(many=many)}
     if strange := given.keys() - takes.keys():
         raise InvalidInput(field=min(strange), problem=f"is not a parameter of {verb.name}")
@@ -185,7 +185,7 @@ def redriven(
     changed: Mapping[str, str] = lifecycle.NO_CHANGE,
     by: lifecycle.Revival | None = None,
 ) -> Transition:
-    """The one way back to the queue. Refused where the job, as it would then be, could not start."""
+    """Makes the move back to the queue, the only one. Refuses a job that could not start after the move."""
     move = lifecycle.redriven(
         job, now, max_attempts=_grant(core, job), who=who, why=why, run_at=now, changed=changed, by=by
     )
@@ -197,14 +197,14 @@ def redriven(
 
 
 def _grant(core: Core, job: Job) -> int:
-    """As many attempts as its task gives; where the task is not known here, as many as it had at first."""
+    """Returns the attempts that the job's task grants; if the task is unknown here, those that the job had at first."""
     if job.task not in core.registry.handlers and job.allowed is not None:
         return max(1, job.allowed // (job.grants + 1))
     return core.registry.policy_for(job).max_attempts or 1
 
 
 def reviving(core: Core, who: str, why: str) -> Order:
-    """A redrive that a program asks for, which has not looked at the job: what may have landed stays dead."""
+    """Makes the order of a program's redrive, which has not checked the job: one that may have landed stays dead."""
 
     def decide(job: Job, now: float) -> Decided:
         if job.state is State.dead and job.may_have_landed:
@@ -215,7 +215,7 @@ def reviving(core: Core, who: str, why: str) -> Order:
 
 
 def text_of(core: Core, payload: Mapping[str, Json]) -> str:
-    """Encodes an input as it is kept; refuses what cannot be one."""
+    """Encodes an input as the store keeps it; refuses an invalid input."""
     encoded = encode(payload, limit=core.settings.payload_limit)
     if encoded.blobs:
         raise InvalidInput(field="payload", problem="a Blob cannot be edited in; enqueue a new job for it")
@@ -224,20 +224,20 @@ def text_of(core: Core, payload: Mapping[str, Json]) -> str:
 
 
 def check_fits(core: Core, job: Job, text: str) -> None:
-    """Refuses now what the worker could not use; what a step takes from another one is known when it runs."""
+    """Refuses an input that does not fit the task, except for a workflow step that takes other steps' output."""
     handler = core.registry.handlers.get(job.task)
     if handler is not None and not (is_step(job) and OUTPUT in text):
         handler.signature.arguments(text)
 
 
 def input_now(job: Job) -> dict[str, Json]:
-    """Gives the input as it was enqueued, or as it was edited last; other changes apply on top of either."""
+    """Returns the input as enqueued, or as edited last; other changes apply on top of either."""
     edited = edited_payload(job)
     return edited if edited is not None else job.arguments
 
 
 def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
-    """Tells what differs from what the next run would be given, with what looks like a secret masked."""
+    """Lists the differences from the next run's input. Masks likely secrets."""
     handler = core.registry.handlers.get(job.task)
     adapt, count = handler.adapt if handler else None, core.registry.count
     now = make_effective_input(job, handler, core.registry).payload
@@ -246,7 +246,7 @@ def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
 
 
 def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-    """Gives the fields that the input writes. What is quoted from a failure stays marked as coming from outside."""
+    """Makes the job fields that a new input writes. Text quoted from a failure stays marked as coming from outside."""
     text = text_of(core, payload)
     check_fits(core, job, text)
     given = msgspec.json.decode(text)
@@ -259,18 +259,18 @@ def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, w
 
 
 KEPT: Final = 200
-"""So many documents are forgotten in the commit of an edit, and come back if it is taken back."""
+"""Number of documents that the commit of an edit drops, and that undo of the edit restores."""
 
 
 class Forgotten(NamedTuple):
-    """What an edit forgets: in its own commit, so that taking it back brings it back, and what is too much for that."""
+    """Documents that an edit drops: `puts` in the edit's commit, which undo restores; `gone` before it, for good."""
 
     puts: list[Put]
     gone: list[Put]
 
 
 async def forgotten(store: Store, job: Job, repeat: Sequence[str] = ()) -> Forgotten:
-    """Steps, what to look for outside, and the effects to be done again."""
+    """Collects what an edit drops: remembered steps, what to verify outside, and the effects to repeat."""
     if repeat:
         effects = [effect.name for effect in await read_effects(store, job.id)]
         if unknown := set(repeat) - set(effects):

@@ -1,4 +1,4 @@
-"""Purging: counted first, confirmed by a token that stands for exactly what was counted, then for good."""
+"""Purges dead letters for good, after a count and a token that confirms exactly the counted ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PurgeSample(msgspec.Struct, frozen=True):
 
 
 class PurgePlan(Shown, msgspec.Struct, frozen=True):
-    """What a purge would remove for good. `token` stands for exactly these, and confirms it."""
+    """Dead letters that a purge would remove for good. `token` stands for exactly these and confirms the purge."""
 
     HIDDEN: ClassVar = ("sample",)
     SHOWN: ClassVar = ("_samples",)
@@ -57,7 +57,7 @@ class Purging:
         self._acts = acts
 
     async def plan(self, ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> PurgePlan:
-        """Counts, and names exactly what would go. Changes nothing."""
+        """Counts the dead letters that a purge would remove, and makes their token. Changes nothing."""
         chosen = filter_of_many("purge", ids, filters, all=all)
         if chosen is None:
             chosen = Filter(ids=tuple(await self._acts.meant("purge", ids, {}, all=False)))
@@ -66,7 +66,7 @@ class Purging:
         return PurgePlan(seal.number, token_of(seal), tuple(sample))
 
     async def purge(self, ids: Sequence[str], who: str, why: str | None, confirm: str | None) -> int:
-        """Exactly these, and only if they are those that were counted. All are judged before anything is removed."""
+        """Purges these jobs if they are exactly the counted ones. All are judged before anything is removed."""
         if confirm is not None and confirm != token_of(await self._core.store.seal(Filter(ids=tuple(ids)))):
             problem = "does not stand for these dead letters: look again how many there are, then confirm that"
             raise InvalidInput(field="confirm", problem=problem)
@@ -79,5 +79,5 @@ class Purging:
 
 
 def token_of(seal: Seal) -> str:
-    """Stands for exactly these jobs, and for nothing but purging them."""
+    """Makes a token for exactly these jobs, valid only for purging them."""
     return hashlib.sha256(f"purge {seal.number} {seal.digest}".encode()).hexdigest()[:16]

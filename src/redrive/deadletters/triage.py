@@ -1,7 +1,7 @@
-"""Triage as values: what an act is, what it overwrote, and what a comeback changes. The verbs stand in verbs.py.
+"""Values of triage: acts, their items, and the values that acts overwrite. The verbs are in verbs.py.
 
-Whoever acts on dead letters leaves an Act. What a move wrote over is kept beside it, so that taking an act back puts
-each job where it was; a job that anybody has touched since is left alone, and that is told.
+Each act on dead letters is recorded as an Act. The values that a move overwrote are kept beside the act, so that undo
+puts each job back where it was; undo leaves a job that was changed since alone, and reports it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redrive.core.view import Shown
 from redrive.deadletters.verbs import ACTS, PAST, undoable
 
 ITEMS_KEPT: Final = 30 * 86400.0
-"""So long an act can be taken back."""
+"""Time during which an act can be taken back."""
 ACTS_KEPT: Final = 366 * 86400.0
 REFUSED_KEPT: Final = 100
 GONE: Final = "steps_gone"
@@ -32,7 +32,7 @@ class Refused(NamedTuple):
 
 
 class Act(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
-    """One decision about one or many jobs: who, why, what, and how far it got."""
+    """One decision about one or many jobs: who, why, what, and the progress."""
 
     SHOWN: ClassVar = ("undoable",)
     id: str
@@ -45,43 +45,43 @@ class Act(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
     filter: dict[str, Json] = {}
     """The filter that chose the jobs, if there was one."""
     job_id: str | None = None
-    """The one job, where it is one."""
+    """Id of the job, if the act is about one job."""
     number: int = 0
-    """How many were meant."""
+    """Number of jobs that the act is about."""
     moved: int = 0
     refused: int = 0
     chunks: int = 0
     finished: bool = True
-    """False while it goes on: what is counted has moved, the rest has not yet. A worker carries it on."""
+    """False while the act is in progress: `moved` counts the jobs moved so far; a worker continues the act."""
     undone: int = 0
     undone_at: At | None = None
     undone_by: str | None = None
-    """Who took it back, or has begun to: an act that goes on then stops."""
+    """Name of the person who took the act back, or has begun to; an act in progress then stops."""
 
     @property
     def undoable(self) -> bool:
-        """Not a purge, nor an edit that has forgotten more steps than are kept."""
+        """Whether the act can be taken back: no purge, and no edit that dropped more steps than are kept."""
         known = undoable(self.verb) or self.verb in ("resolve_group", "ignore_group")
         return known and not self.said.get(GONE) and not self.undone_at
 
 
 ACT: Final = Kind[Act]("act", Act, of_job=OfJob.key)
-"""Under the job's id where it is about one job."""
+"""Documents of acts; the key is the job's id if the act is about one job."""
 
 
 class ActItem(msgspec.Struct, frozen=True, array_like=True):
-    """A job that an act moved, and what was there before."""
+    """A job that an act moved, and the values before the move."""
 
     job_id: str
     before: dict[str, Json] = {}
     documents: tuple[tuple[str, str, str | None], ...] = ()
-    """Documents of the job that the act wrote or forgot: kind, key, and what stood there."""
+    """Documents of the job that the act wrote or dropped: kind, key, and the old text."""
     apart: bool = False
     """Whether the overwritten values are kept with the job, because they are part of its contents."""
 
 
 class ActChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one commit of an act moved."""
+    """Jobs that one commit of an act moved."""
 
     at: float
     items: tuple[ActItem, ...] = ()
@@ -90,11 +90,11 @@ class ActChunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 ACT_ITEMS: Final = Kind[ActChunk]("act_items", ActChunk, of_job=OfJob.contents)
 ACT_BEFORE: Final = Kind[dict[str, Json]]("act_items", dict[str, Json], of_job=OfJob.contents)
-"""Beside the chunks, under the job's id: what the latest act on many has overwritten of this job's contents."""
+"""Documents beside the chunks, under the job's id: job contents that the latest act on many has overwritten."""
 
 
 class Acted(Shown, msgspec.Struct, frozen=True):
-    """What became of the jobs that an act meant: `number` is `moved` and those that were refused."""
+    """Result of an act on its jobs: `number` is `moved` plus the jobs that did not move."""
 
     SHOWN: ClassVar = ("left", "text")
     verb: str
@@ -110,7 +110,7 @@ class Acted(Shown, msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """Summary in one line."""
         said = (
             f"{PAST.get(self.verb, self.verb)} {self.moved} of {self.number}"
             if self.left
@@ -119,16 +119,16 @@ class Acted(Shown, msgspec.Struct, frozen=True):
         return f"{said}; {self.left} did not move" if self.left else said
 
 
-# ---- what a move overwrites, and the way back
+# ---- overwritten values
 
 _COUNTED: Final = frozenset({"deferrals", "held_at", "token"})
-"""Counts that stay counted, and what the lifecycle keeps by itself."""
+"""Fields that undo does not restore: counts, and fields that the lifecycle keeps itself."""
 _CONTENTS: Final = frozenset({"changes_json", "error", "recommendation", "payload", "result"})
-"""What belongs to the job and must be forgotten with it: never kept apart from it."""
+"""Fields with the job's contents, which must be erased with the job: never kept apart from the job."""
 
 
 def overwritten(move: Transition, *, whole: bool = False) -> dict[str, Json]:
-    """Collects the job's values that the move overwrites. `whole`: they are kept with the job itself."""
+    """Collects the job's values that the move overwrites. `whole`: the values are kept with the job."""
     left_out = _COUNTED if whole else _COUNTED | _CONTENTS
     return {name: getattr(move.job, ATTRIBUTES.get(name, name)) for name in move.set if name not in left_out}
 
@@ -139,5 +139,5 @@ def needs_its_own(move: Transition) -> bool:
 
 
 def untouched(job: Job, verb: str, at: float | None) -> bool:
-    """Whether the job is still as the act left it at that time."""
+    """Whether the job is unchanged since the act at that time."""
     return job.state is ACTS[verb].leaves and job.updated_at == at

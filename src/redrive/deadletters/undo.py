@@ -1,7 +1,7 @@
-"""Taking an act back: as it was done, and only what has not changed since.
+"""Takes acts back, for jobs that have not changed since the act.
 
-An act on one job is taken back in one commit. An act on many is taken back by a run of its own, whose verb is `undo`
-and whose items are those that the act moved, each with what was there before; killed on the way, it is carried on.
+An act on one job is taken back in one commit. An act on many is taken back by a separate run, whose verb is `undo`
+and whose items are those that the act moved, each with its old values; a worker continues a run whose process died.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TOO_LATE: Final = f"is older than {ITEMS_KEPT / 86400:.0f} days, and what was be
 
 
 class _BegunElsewhere(Exception):
-    """Another caller has begun to take the act back; what that caller began is carried on."""
+    """Another caller has begun to take the act back; this caller continues that run."""
 
     def __init__(self, undo_id: str) -> None:
         super().__init__(undo_id)
@@ -65,9 +65,9 @@ class Undoing:
         self._groups = groups
 
     async def undo(self, act_id: str, who: str, why: str | None) -> Acted:
-        """Every job that has not changed since goes back to where it was; the others are told.
+        """Takes an act back: puts jobs that have not changed since back where they were, and reports the others.
 
-        An act that still goes on is stopped first.
+        An act in progress is stopped first.
         """
         check_words(who, why)
         check_id("act", act_id)
@@ -82,7 +82,7 @@ class Undoing:
     # -- an act on many
 
     async def _undo_run(self, run: RedriveRun, who: str, why: str | None) -> Acted:
-        """Takes an act on many back by another run; an unfinished one is carried on."""
+        """Takes an act on many back by another run; continues an unfinished undo run."""
         if problem := _why_not_run(run):
             raise InvalidInput(field="act", problem=problem)
         undo_id = run.undo_id or await self._begin(await self._redrives.stop_for_undo(run.id, who), who, why)
@@ -117,7 +117,7 @@ class Undoing:
         return undo.id
 
     async def _name_undo_run(self, act_id: str, undo_id: str, who: str) -> tuple[Put]:
-        """The act with the run that takes it back. Workers count what its jobs became, so it changes all the time."""
+        """Writes the undo run's id into the act's run. Reads that run again, because workers keep updating it."""
         loaded = await self._redrives.run_of(act_id)
         if loaded is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
@@ -139,7 +139,7 @@ class Undoing:
             moved += await self._undo_chunk(act, number, who, said, refused)
         done = msgspec.structs.replace(act, undone_at=self._core.clock.now(), undone_by=who, undone=moved)
         what = f"act {act.id} was noted as taken back"
-        put = ACT.put(done.id, done, version)  # refused where another act stands there by now
+        put = ACT.put(done.id, done, version)  # refused if another act on this job has replaced it
         await try_commit(self._core.store, puts=[put], what=what)
         return Acted(UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
@@ -152,7 +152,7 @@ class Undoing:
                 raise InvalidInput(field="act", problem=TOO_LATE)
             chunk = read.value
             if chunk.undone_at is not None:
-                return Proposal(about, (len(chunk.items), []))  # an undo that was killed has done this
+                return Proposal(about, (len(chunk.items), []))  # done already by an undo whose process was killed
             moves, puts, left = await self._backwards(act, chunk, who, why)
             now = self._core.clock.now()
             kept = tuple(item for item in chunk.items if item.job_id not in {one.job_id for one in left})
@@ -201,7 +201,7 @@ class Undoing:
 
 
 def _moved_items(items: Iterable[RunItem]) -> Iterable[RunItem]:
-    """The items that an act moved, as items of the run that takes it back."""
+    """Converts the items that an act moved to items of the run that takes the act back."""
     for item in items:
         if item.status not in ("pending", "skipped"):
             yield RunItem(item.id, item.group, at=item.at, before=item.before, apart=item.apart)

@@ -1,4 +1,4 @@
-"""The table of triage verbs: one row says what the doors, the record and the way back need to know of a verb.
+"""Table of triage verbs: one row holds what the doors, the record of acts and undo need to know of a verb.
 
 `rd.dead`, the commands of `redrive dead`, the bodies of REST, the forms of the dashboard, the tools of MCP and undo are
 made from it. A new verb is a row here, with its arrow (what it does to a job) and its way back. Pure: time, people's
@@ -24,12 +24,12 @@ from redrive.errors import IllegalMove, InvalidInput, JobNotFound, JobNotReady
 from redrive.retries.changes import SetAgent, decode, merge
 
 Reading = Literal["name", "moment", "lane", "text", "input", "effects", "patch"]
-"""How a word is read: each door has one way for each of these."""
+"""Kind of a word; each door reads each kind in one way."""
 NOTE_LIMIT: Final = 10_000
 NOTE: Final = "note"
-"""The kind of the documents that notes are, and the verb that writes them."""
+"""Name of the kind of documents that hold notes, and of the verb that writes notes."""
 FOR_EYES: Final = {"lane": "manual"}
-"""Fields of a recalled job: manual lane, so that it does not come back by itself."""
+"""Fields of a recalled job: manual lane, so that the job does not come back automatically."""
 WOULD_REPEAT: Final = "has an unknown outcome: verify by hand whether it landed, then resolve it, or name it by its id"
 
 
@@ -49,36 +49,36 @@ class Word(msgspec.Struct, frozen=True):
     """One parameter of a verb besides the jobs, who and why."""
 
     name: str
-    """As Python, REST and MCP call it."""
+    """Name of the word in Python, REST and MCP."""
     reading: Reading
     label: str
-    """As a form calls it."""
+    """Name of the word in a form."""
     option: str | None = None
-    """As the command line calls it; None for an argument without a name."""
+    """Option of the word on the command line; None for a positional argument."""
     metavar: str = ""
     help: str = ""
     hint: str = ""
-    """Beside the field of a form."""
+    """Text beside the field of a form."""
     default: str | None = None
     """Default of a terminal or form; None if the value is required."""
     kept: bool = True
-    """Whether the record of an act keeps it. What belongs to the jobs is not kept apart from them."""
+    """Whether the record of an act keeps the word. Contents of jobs are not kept apart from the jobs."""
     one: bool = True
     many: bool = True
-    """Whether the verb takes it for one job, and for many."""
+    """`one`, `many`: whether the verb takes the word for one job, and for many."""
 
 
 class Able(Protocol):
-    """What an arrow needs of the app: whether a job could start as it would then be, and whether an input fits."""
+    """What an arrow needs of the app: whether a job could start after the move, and whether an input fits."""
 
     def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
         """Makes the move back to the queue, or refuses it."""
 
     def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-        """Gives the fields that another input writes; refuses one that does not fit, or is the same."""
+        """Makes the job fields that a new input writes; refuses an input that does not fit, or is the same."""
 
     def input_now(self, job: Job) -> dict[str, Json]:
-        """Gives the input that a patch changes: as it was enqueued, or as it was edited last."""
+        """Returns the input that a patch changes: as enqueued, or as edited last."""
 
 
 class Decided(NamedTuple):
@@ -102,7 +102,7 @@ class Asked(NamedTuple):
 
 
 class Back(NamedTuple):
-    """One job that an act moved, what was there before, and who takes the act back."""
+    """One job that an act moved, the values before the move, and who takes the act back."""
 
     job: Job
     before: Mapping[str, Json]
@@ -116,57 +116,57 @@ Spare = Callable[[Job, Mapping[str, Any]], None]
 
 
 class Verb(msgspec.Struct, frozen=True):
-    """One row of the table."""
+    """One verb: a row of the table."""
 
     name: str
     past: str
-    """`deferred 3 of 4`."""
+    """Past participle, as in `deferred 3 of 4`."""
     did: str
-    """`ada deferred 3 jobs`."""
+    """Past tense, as in `ada deferred 3 jobs`."""
     label: str
-    """On a button."""
+    """Text of the button."""
     says: str
-    """What it does, for a command, a body and a tool."""
+    """Description of the verb, for a command, a REST body and a tool."""
     question: str
-    """What a form says before it is done to one job."""
+    """Text of the form for one job."""
     questions: str
-    """What a form says before it is done to many."""
+    """Text of the form for many jobs."""
     told: str
-    """What a page says afterwards."""
+    """Text that a page shows afterwards."""
     done: str
-    """What a terminal says afterwards, after the job's id."""
+    """Text that a terminal prints afterwards, after the job's id."""
     then: str
-    """The command that follows it."""
+    """Command to run next."""
     arrow: Arrow
     words: tuple[Word, ...] = ()
     title: str = ""
-    """The question about many, with `{}` for how many; by default the label."""
+    """Question about many jobs, with `{}` for their number; by default made of the label."""
     acts_on: State = State.dead
-    """The state of the jobs that a filter means."""
+    """State of the jobs that a filter selects."""
     noun: str = "dead letter"
     leaves: State | None = None
-    """Where it leaves a job; None where it moves nothing."""
+    """State in which the verb leaves a job; None if the verb moves nothing."""
     back: Callable[[Back], Transition] | None = None
-    """The way back; None where a move cannot be taken back."""
+    """Makes the move that takes the verb back; None if the move cannot be taken back."""
     many: bool = True
     why: bool = True
-    """Whether it takes a reason."""
+    """Whether the verb takes a reason."""
     command: str = ""
-    """Its name at a terminal, where that is another one."""
+    """Name of the verb on the command line, if different."""
     help: str = ""
-    """What its command says of itself, where that is more."""
+    """Help text of the command, if longer than the description."""
     short_help: str | None = None
     tool: str | None = None
-    """Its name as a tool for models; None: not for models."""
+    """Name of the tool for models; None if models get no tool for the verb."""
     tool_says: str = ""
     recalls: bool = True
-    """Whether what is deferred is recalled for it."""
+    """Whether a deferred job is recalled first."""
     documents: int = 0
-    """Documents that each job brings into a commit, about so many."""
+    """Approximate number of documents that each job brings into a commit."""
     spares: Spare | None = None
-    """Refuses what must be named by its id: it does not go along with many others."""
+    """Refuses a job that must be named by its id and may not move together with many others."""
     key: str | None = None
-    """The letter that opens its form."""
+    """Keyboard key that opens the form."""
     danger: bool = False
     final: bool = False
     """Whether the verb can never be taken back."""
@@ -181,11 +181,11 @@ class Verb(msgspec.Struct, frozen=True):
 
     @property
     def brings_back(self) -> bool:
-        """Whether it sends jobs to their queue, so that what becomes of them says how good it was."""
+        """Whether the verb sends jobs to their queue, so that the jobs' results are counted."""
         return self.leaves is State.waiting
 
     def takes(self, *, many: bool = False) -> tuple[Word, ...]:
-        """The words for one job, or for many."""
+        """Lists the words that the verb takes for one job, or for many."""
         return tuple(word for word in self.words if (word.many if many else word.one))
 
     def command_for(self, id: str) -> str:
@@ -204,14 +204,14 @@ def _redrive(asked: Asked) -> Transition:
 
 
 def _reassign(asked: Asked) -> Transition:
-    """Another agent is another subject: no consent carries over."""
+    """Redrives the job for another agent, who is another subject: no consent carries over."""
     agent = asked.words["agent"]
     changed = change.fields_of_next_run(merge(decode(asked.job.changes_json), [SetAgent(agent)]), agent, None)
     return asked.able.again(asked.job, asked.now, asked.who, asked.why, changed)
 
 
 def _edit(asked: Asked) -> Transition:
-    """A whole input for one job, the same patch for many."""
+    """Redrives the job with a new input: a whole input for one job, the same patch for many."""
     payload = asked.words.get("payload")
     if payload is None:
         payload = apply_patch(asked.able.input_now(asked.job), asked.words["patch"])
@@ -227,7 +227,7 @@ def _defer(asked: Asked) -> Transition:
 
 
 def _recall(asked: Asked) -> Transition:
-    """Only what is deferred; what was redriven is taken back with `undo`."""
+    """Makes a deferred job a dead letter again; a redriven job is taken back with `undo`."""
     job = asked.job
     if job.state is not State.held:
         raise IllegalMove(f"job {job.short_id} is {job.state}, not deferred; it has no recall", job_id=job.id)
@@ -288,13 +288,13 @@ def _restore_discarded(back: Back) -> Transition:
 
 
 def _make_dead_again(back: Back) -> Transition:
-    """Makes the job a dead letter as before, without counting another death: it has not run since."""
+    """Makes the job a dead letter as before, without counting another death, because the job has not run since."""
     trouble = {**_last_error(back.job), **back.before}
     return lifecycle.recalled(back.job, back.at, who=back.who, why=back.why, failure_fields=trouble)
 
 
 def _with(move: Transition, before: Mapping[str, object]) -> Transition:
-    """As it was, instead of what a first look would say of it."""
+    """Replaces the fields that a move sets by the old values."""
     return msgspec.structs.replace(move, set=dict(before))
 
 
@@ -309,9 +309,9 @@ def _last_error(job: Job) -> dict[str, Json]:
 
 
 def take_back(verb: Verb, back: Back) -> Transition:
-    """The move that puts a job where it was before the act.
+    """Makes the move that puts a job where it was before the act.
 
-    One whose time to come back has passed is left to the person who acts, or it would be off again at once.
+    A job whose time to come back has passed goes to the manual lane, or it would come back at once.
     """
     if verb.back is None:
         raise IllegalMove(f"{verb.name} cannot be taken back", job_id=back.job.id)
@@ -321,11 +321,11 @@ def take_back(verb: Verb, back: Back) -> Transition:
     return _with(move, {**move.set, "lane": "manual", "comes_back_at": None}) if passed else move
 
 
-# ---- what does not go along with many
+# ---- jobs that do not move together with many
 
 
 def check_not_landed(job: Job, words: Mapping[str, Any] | None = None) -> None:
-    """What may have landed goes back only where it was meant: it could happen twice."""
+    """Refuses a dead letter that may have landed, because its effect could happen twice."""
     if job.state is State.dead and job.may_have_landed:
         raise JobNotReady(f"job {job.short_id} {WOULD_REPEAT}", job_id=job.id)
 
@@ -450,7 +450,7 @@ PURGE: Final = Verb(
     "Their contents are removed.", "Purged.", "purged", "redrive dead list", _purge, title="Purge {} for good?",
     leaves=State.purged, danger=True, final=True, recalls=True,
 )  # fmt: skip
-"""Not a verb of triage: it is counted and confirmed first, and nothing brings it back."""
+"""The purge, which is no verb of triage: it is counted and confirmed first, and cannot be taken back."""
 VERBS: Final[dict[str, Verb]] = {verb.name: verb for verb in TABLE}
 ACTS: Final[dict[str, Verb]] = {**VERBS, PURGE.name: PURGE}
 """Every verb that is recorded as an act, by name."""
@@ -458,19 +458,19 @@ PAST: Final[dict[str, str]] = {**{name: verb.past for name, verb in ACTS.items()
 
 
 def verb_named(name: str, known: Mapping[str, Verb] = VERBS) -> Verb:
-    """The row of a verb; what is none is refused by name."""
+    """Returns the row of a verb; refuses an unknown verb by name."""
     if name not in known:
         raise InvalidInput(field="verb", problem=f"{name!r:.80} is not one of {', '.join(known)}")
     return known[name]
 
 
 def undoable(name: str) -> bool:
-    """Whether an act of this verb can be taken back: a note is removed, a move has its way back."""
+    """Whether an act of this verb can be taken back: a note can be removed, a move needs its way back."""
     return name in VERBS and (VERBS[name].back is not None or VERBS[name].leaves is None)
 
 
 def meant_filter(verb: Verb, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The filter that a verb on many means: only jobs in the state that it acts on."""
+    """Adds to the filter of a verb on many the state of jobs that the verb acts on."""
     if verb.acts_on is not State.held:
         return {**said, "state": str(verb.acts_on)}
     if said.get("because") not in (None, DEFERRED):
@@ -479,7 +479,7 @@ def meant_filter(verb: Verb, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class JobVerb(NamedTuple):
-    """What can be done with one job beside triage: a method of `rd.jobs`, and the words around it."""
+    """Action on one job beside triage: a method of `rd.jobs`, and the texts of its form."""
 
     name: str
     method: str

@@ -1,8 +1,8 @@
-"""`rd.redrives`: many dead letters back to their queues, as one durable run that survives the process that started it.
+"""`rd.redrives`: redrives many dead letters as one durable run that survives the process that started the run.
 
-Every verb on many is such a run (`acts.py` starts them, too): its items are frozen when it begins, each commit moves
-some of them and says so, and any worker carries it on. This is the view on the runs that bring jobs back to their
-queues, which can have a canary and a rate, be paused, resumed and cancelled.
+Every verb on many is such a run (`acts.py` starts runs, too): the items are frozen when the run begins, each commit
+moves some items and records the result, and any worker continues the run. `rd.redrives` lists the runs that bring jobs
+back to their queues; such a run can have a canary and a rate, be paused, resumed and cancelled.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ MOST_RATE: Final = 1_000_000.0
 FORGOTTEN_AT_ONCE: Final = 10
 ITEMS_A_PAGE: Final = 100
 CHUNKS_A_PAGE: Final = 25
-"""How many chunks of items one page reads at most."""
+"""Most chunks of items that one page reads."""
 IDLE_STEPS: Final = 100
-"""So many steps in a row that change nothing: other processes hold these jobs."""
+"""Number of steps in a row without a change after which `carry` gives up: other processes keep changing the jobs."""
 
 
 class How(NamedTuple):
-    """How carefully and how fast a run goes, and the plan that it was started from."""
+    """Canary and rate of a run, and the token of the plan."""
 
     canary: int = 0
     pass_rate: float = PASS_RATE
@@ -77,7 +77,7 @@ class How(NamedTuple):
 
 PLAIN: Final = How()
 Beside = Callable[[], Awaitable[Sequence[Put]]]
-"""Reads what is written in the commit that begins a run."""
+"""Makes further puts for the commit that begins a run."""
 
 
 async def _nothing_beside() -> Sequence[Put]:
@@ -85,19 +85,19 @@ async def _nothing_beside() -> Sequence[Put]:
 
 
 class Redrives:
-    """Bulk redrives: plan one, start it, follow it, stop it."""
+    """Plans, starts, follows and stops bulk redrives."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._documents = Documents(core)
         self._steps = Steps(core, self._documents)
 
-    # -- beginning
+    # -- starting
 
     async def plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> Plan:
-        """A dry run: what a redrive of these ids, or of what the filters say, would do. Changes nothing.
+        """Plans a redrive of these ids, or of the dead letters that match the filters. Changes nothing.
 
-        Takes the filters of `rd.dead.list`. `token`, given to `start`, refuses to move anything but exactly these.
+        Takes the filters of `rd.dead.list`. With the plan's `token`, `start` moves exactly these dead letters or none.
         """
         refused: Counter[str] = Counter()
         now, unknown_too = self._core.clock.now(), means_unknown(ids, filters)
@@ -124,12 +124,12 @@ class Redrives:
         )
 
     async def in_the_way(self, fingerprints: Sequence[str]) -> builtins.list[str]:
-        """The runs that still move one of these groups."""
+        """Lists the runs that still move one of these groups."""
         flights, _ = await self._documents.flights()
         return sorted(set(in_the_way(flights, fingerprints).values()))
 
     async def estimate(self, number: int, **filters: Any) -> Estimate | None:
-        """What one more attempt of so many might cost, by the newest and the oldest of them: quick at any number."""
+        """Estimates the cost of `number` attempts from the newest and oldest dead letters: quick at any number."""
         return await choosing.estimate(self._core, await choosing.at_both_ends(self._core, filters), number)
 
     async def start(
@@ -145,12 +145,12 @@ class Redrives:
         all: bool = False,
         **filters: Any,
     ) -> RedriveRun:
-        """Freeze these dead letters and begin to move them back. Workers (their scheduler) carry it on.
+        """Freezes these dead letters and begins to redrive them. The scheduler of any worker continues the run.
 
-        `canary` items go first, from every group in turn; the rest follows once `pass_rate` of them have succeeded,
-        and waits for a person where they have not. `rate` is how many may move in a second. With the `token` of a plan,
-        nothing is started unless exactly the planned dead letters are still the ones that match. Dead letters of which
-        nobody knows whether they landed are skipped, unless they are named by id or with `because="outcome_unknown"`.
+        `canary` items go first, from every group in turn; the rest follows once a share of `pass_rate` has succeeded,
+        and otherwise waits for a person. `rate` is the most moves per second. With the `token` of a plan, nothing
+        starts unless exactly the planned dead letters still match. Dead letters with an unknown outcome are skipped,
+        unless they are named by id or with `because="outcome_unknown"`.
         """
         how = How(canary, pass_rate, rate, token)
         return await self.begin(VERBS["redrive"], {}, ids, filters, all=all, who=who, why=why, how=how, some=True)
@@ -168,9 +168,9 @@ class Redrives:
         how: How = PLAIN,
         some: bool = False,
     ) -> RedriveRun:
-        """Freeze what a verb is about as a run, and leave the moving to `carry` or to workers.
+        """Freezes the jobs of a verb as a run, and leaves the moves to `carry` or to workers.
 
-        `some`: a filter that matches nothing is refused, and no other such run may move the same groups.
+        `some`: refuses a filter that matches nothing, and lets no other such run move the same groups.
         """
         _check_how(how.canary, how.pass_rate, how.rate)
         check_words(who, why)
@@ -198,7 +198,7 @@ class Redrives:
         held: tuple[str, ...] = (),
         beside: Beside = _nothing_beside,
     ) -> RedriveRun:
-        """Write the items, then the run itself with what else begins with it, which is read anew for each try."""
+        """Writes the items, then the run together with the puts of `beside`, which are made again for each try."""
         if not run.total:
             run = bulk_progress.advance(run, run.at)
             await self._keep(run, beside)
@@ -209,7 +209,7 @@ class Redrives:
         return run
 
     async def carry(self, id: str) -> RedriveRun:
-        """Carries the run on until every item is taken. Other processes may take steps at the same time."""
+        """Continues the run until every item is taken. Other processes may take steps at the same time."""
         idle = 0
         while True:
             run = (await self._load(id)).run
@@ -241,7 +241,7 @@ class Redrives:
         return flight
 
     async def _keep(self, run: RedriveRun, beside: Beside) -> None:
-        """Write a run without items."""
+        """Writes a run without items."""
 
         async def decide() -> Proposal[None]:
             return Proposal(f"act {run.id}", None, puts=[REDRIVE.put(run.id, run, 0), *await beside()], done="begun")
@@ -249,7 +249,7 @@ class Redrives:
         await decide_and_commit(self._core.store, decide)
 
     async def _launch(self, run: RedriveRun, flight: Flight, beside: Beside) -> None:
-        """From here on it exists."""
+        """Writes the run and marks its flight as frozen: from this commit on the run exists."""
         frozen = msgspec.structs.replace(flight, frozen=True)
 
         async def decide() -> Proposal[None]:
@@ -262,7 +262,7 @@ class Redrives:
         await decide_and_commit(self._core.store, decide)
 
     async def _forget_items(self, now: float) -> None:
-        """Items of redrives that were over long ago go when a new one comes; the scorecards stay."""
+        """Drops the items of redrives that ended long ago, when a new one starts; the scorecards stay."""
         old = [
             run
             for run in await self._documents.latest(None)
@@ -274,28 +274,28 @@ class Redrives:
         for run in old[:FORGOTTEN_AT_ONCE]:
             await self.forget(run, whole=False)
 
-    # -- looking
+    # -- reading
 
     async def get(self, id: str) -> RedriveRun:
-        """By its id, or by a part of it that only one redrive has. Its numbers are those of the last step."""
+        """Reads a redrive by its id, or by a unique part of the id. The numbers are those of the last step."""
         run = (await self._find(id)).run
         fingerprints = [group.fingerprint for group in run.by_group if group.fingerprint]
         known = await self._core.store.groups(fingerprints=fingerprints)
         return with_errors(run, {group.fingerprint: group.error for group in known})
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
-        """The latest first."""
+        """Lists redrives, the latest first."""
         return [run for run in await self._documents.latest(None) if run.brings_back][: check_limit(limit)]
 
     async def live(self) -> builtins.list[RedriveRun]:
-        """Those that are not over, the latest first. A paused one waits for a person."""
+        """Lists redrives that are not over, the latest first, and paused runs of any verb, which wait for a person."""
         flights, _ = await self._documents.flights()
         loaded = [await self._documents.load(id) for id in sorted(flights, reverse=True)]
         runs = [found.run for found in loaded if found is not None]
         return [run for run in runs if run.brings_back or run.state == "paused"]
 
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
-        """The one that moves this group now, or stopped in the middle of it; only one may."""
+        """Finds the run that reserves this group, moving or paused; only one run may."""
         flights, _ = await self._documents.flights()
         id = in_the_way(flights, [fingerprint]).get(fingerprint)
         found = await self._documents.load(id) if id is not None else None
@@ -310,10 +310,10 @@ class Redrives:
         place: int | None = None,
         why: str | None = None,
     ) -> ItemPage:
-        """What became of each, in the order in which they are taken, some hundreds at a time.
+        """Lists items with their results, in the order in which the run takes them, in pages of some hundreds.
 
-        Only those with one of these `statuses`, of the group at this `place` of the scorecard, for this reason, where
-        that is given. One page then looks at some thousands of items, and may be empty before the end.
+        Filters: one of these `statuses`, the group at this `place` of the scorecard, the reason `why`. One page then
+        reads some thousands of items, and may be empty before the end.
         """
         run, first = (await self._find(id)).run, _chunk_number(cursor)
         if not run.items_kept:
@@ -332,9 +332,9 @@ class Redrives:
         return ItemPage(views, str(number + 1) if number + 1 < len(run.open_in) else None)
 
     async def follow(self, id: str) -> AsyncIterator[RedriveRun]:
-        """How it stands, again and again, carrying it on meanwhile, so that it moves without a worker, too.
+        """Yields the run after each step, and takes the steps itself, so that the run moves without a worker, too.
 
-        Ends when it is over or paused, and where the rest depends on jobs that no living worker would run.
+        Ends when the run is over or paused, or when the rest depends on jobs that no living worker would run.
         """
         found = (await self._find(id)).run.id
         while True:
@@ -351,7 +351,7 @@ class Redrives:
                 await asyncio.sleep(FOLLOW_SECONDS)
 
     async def _is_run(self, run: RedriveRun) -> bool:
-        """Whether a living worker knows any of its tasks."""
+        """Whether a living worker knows any task of the run."""
         tasks = {group.task for group in run.by_group}
         return any(tasks & worker.tasks for worker in await list_living(self._core.store, self._core.clock.now()))
 
@@ -365,7 +365,7 @@ class Redrives:
         return loaded
 
     async def _load(self, id: str) -> Loaded:
-        """A run of any verb, by its whole id."""
+        """Reads a run of any verb, by its whole id."""
         loaded = await self._documents.load(id)
         if loaded is None:
             raise InvalidInput(field="act", problem=f"there is no act {id!r}")
@@ -376,23 +376,23 @@ class Redrives:
         return [run for run in await self.every() if run.verb != UNDO]
 
     async def every(self) -> builtins.list[RedriveRun]:
-        """Runs of every verb, those that take others back, too."""
+        """Lists runs of every verb, undo runs included."""
         return await self._documents.latest(None)
 
     async def run_of(self, act_id: str) -> Loaded | None:
-        """The run of this act, if the act is one."""
+        """Reads the run of this act; None if the act is not a run."""
         loaded = await self._documents.load(act_id)
         return loaded if loaded is not None and loaded.run.verb != UNDO else None
 
     async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[RunItem, ...]]:
-        """The items of a run, some at a time."""
+        """Yields the items of a run, chunk by chunk."""
         for number in range(len(run.open_in) if run.items_kept else 0):
             chunk = await self._documents.chunk(run.id, number)
             if chunk is not None:
                 yield chunk.items
 
     async def stop_for_undo(self, id: str, who: str) -> Loaded:
-        """The run as it stays: a step that goes on finds it changed, and moves nothing more."""
+        """Stops the run for an undo and returns it: a concurrent step finds the run changed, and moves nothing more."""
 
         async def decide() -> Proposal[None]:
             loaded = await self._load(id)
@@ -408,7 +408,7 @@ class Redrives:
         await self._documents.tell_undone(undo, self._core.clock.now())
 
     async def forget(self, run: RedriveRun, *, whole: bool) -> None:
-        """Drop the items of a run that can no longer be taken back, and the run itself where that is old, too."""
+        """Drops the items of a run that can no longer be taken back, and with `whole` the run itself."""
         await self._documents.drop_items(run.id)
         loaded = await self._documents.load(run.id)
         if loaded is not None and whole:
@@ -416,24 +416,24 @@ class Redrives:
         elif loaded is not None:
             await self._documents.save(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
 
-    # -- steering
+    # -- pause, resume, cancel
 
     async def pause(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> RedriveRun:
-        """Nothing more moves until it is resumed. What was moved goes on."""
+        """Pauses the redrive: no more jobs move until it is resumed. Moved jobs continue."""
         check_words(who, why)
         return await self._steer(id, "paused", lambda run, now: bulk_progress.paused(run, now, who, why))
 
     async def resume(
         self, id: str, *, canary: int | None = None, who: str = DEFAULT_WHO, why: str | None = None
     ) -> RedriveRun:
-        """On where it stopped. After a canary that failed another one goes first; `canary=0` goes on without."""
+        """Resumes the redrive where it stopped. After a failed canary another one goes first; `canary=0` skips it."""
         check_words(who, why)
         if canary is not None:
             check_range("canary", canary, 0, MOST_CANARY)
         return await self._steer(id, "resumed", lambda run, now: bulk_progress.resumed(run, now, who, why, canary))
 
     async def cancel(self, id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> RedriveRun:
-        """For good. What was moved stays moved and is still counted as it ends; the rest stays dead."""
+        """Cancels the redrive for good. Moved jobs stay moved and are counted when they end; the rest stays dead."""
         check_words(who, why)
         return await self._steer(id, "cancelled", lambda run, now: bulk_progress.cancelled(run, now, who, why))
 
@@ -450,12 +450,12 @@ class Redrives:
         run, _ = await decide_and_commit(self._core.store, propose)
         return run
 
-    # -- going on
+    # -- steps
 
     async def advance(self, *, thorough: bool = False) -> int:
-        """One bounded step of every redrive that is not over; how much changed, 0 when there is nothing to do now.
+        """Takes one bounded step of every run that is not over; returns the number of changes, 0 if there were none.
 
-        The scheduler of every worker calls it each second. `thorough` looks at all open items instead of some.
+        The scheduler of every worker calls `advance` each second. `thorough` checks all open items instead of some.
         """
         flights, _ = await self._documents.flights()
         done, failed = 0, None
@@ -465,7 +465,7 @@ class Redrives:
                     done += await self._steps.take(id, among=len(flights), thorough=thorough)
                 else:
                     done += await self._steps.clear(id, flight)
-            except Exception as error:  # noqa: BLE001 - told, and raised once the others had their turn
+            except Exception as error:  # noqa: BLE001 - logged, and raised after the steps of the others
                 log.warning("redrive %s: this step failed and will be taken again: %s", id, error)
                 failed = failed or error
         if failed is not None:

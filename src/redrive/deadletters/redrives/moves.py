@@ -1,4 +1,4 @@
-"""What one commit of a run does: the moves of its next items, what they overwrite, and the documents that go along."""
+"""Makes one commit of a run: the moves of the next items, the overwritten values, and the documents to write."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 SPARE: Final = 2
-"""Parts of a commit that are the run and its items."""
+"""Number of parts of a commit that hold the run and its items."""
 DOCUMENTS: Final = "documents"
-"""Beside the fields that a move overwrote: documents of the job that went with it, each as it stood."""
+"""Key, beside the fields that a move overwrote, of the job's documents as they were before the move."""
 COUNTED: Final = ("redrive", "edit")
 """Verbs whose skipped jobs are counted by reason; other verbs keep the reason with each job."""
 LETS_GO: Final = (State.discarded, State.purged)
-"""Where a workflow's step takes others along, so that it moves alone."""
+"""States into which a workflow step takes other steps along, so that the step moves in a separate commit."""
 
 
 class MovedItem(NamedTuple):
-    """One item as it then is, and what is written for it."""
+    """One item after its move, and what is written for the item."""
 
     item: RunItem
     move: Transition | None = None
@@ -47,7 +47,7 @@ class MovedItem(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """What one commit does, for the items that it takes."""
+    """Items, moves and documents of one commit."""
 
     items: tuple[RunItem, ...]
     transitions: tuple[Transition, ...]
@@ -59,13 +59,13 @@ class Moves(NamedTuple):
 
 
 class Mover:
-    """Decides for each item, by the run's verb or by its way back."""
+    """Decides the move of each item, by the run's verb or by the way back of that verb."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def moves(self, run: RedriveRun, items: Sequence[RunItem], jobs: dict[str, Job], now: float) -> Moves:
-        """As many of the items, in order, as one commit holds."""
+        """Makes the moves of as many items, in order, as one commit holds."""
         order = None if run.verb == UNDO else self.order(run)
         if order is not None:
             items = _alone(run, items[: order.size], jobs)
@@ -85,7 +85,7 @@ class Mover:
         return _together(found, others)
 
     def order(self, run: RedriveRun) -> Order:
-        """What was ordered, made again from what was written down."""
+        """Makes the run's order again from the stored verb and words."""
         why = run.why
         if run.verb == "redrive":
             why = f"redrive {run.short_id}" + (f": {run.why}" if run.why else "")
@@ -102,11 +102,11 @@ class Mover:
         if run.verb == "edit":
             return await self._forget_for_edit(item, job, decided, now)
         if ACTS[run.verb].final:
-            return MovedItem(taken(item, job.run, now), decided.move, decided.puts)  # nothing of it stays
+            return MovedItem(taken(item, job.run, now), decided.move, decided.puts)  # nothing is kept for undo
         return _keep_overwritten(item, job, decided, now)
 
     async def _forget_for_edit(self, item: RunItem, job: Job, decided: Decided, now: float) -> MovedItem:
-        """With what was remembered for the old input, so that taking it back brings it back."""
+        """Drops what was remembered for the old input, and keeps the documents with the item for undo."""
         gone = await forgotten(self._core.store, job)
         if gone.gone:
             many = len(gone.puts) + len(gone.gone)
@@ -157,14 +157,14 @@ class Mover:
 
 
 def restore_documents(documents: Sequence[tuple[str, str, str | None]]) -> tuple[Put, ...]:
-    """Writes documents as they stood."""
+    """Makes the puts that restore documents to their old values."""
     return tuple(Put(kind, key, None if text is None else text.encode()) for kind, key, text in documents)
 
 
 def _keep_overwritten(
     item: RunItem, job: Job, decided: Decided, now: float, documents: Sequence[Json] = ()
 ) -> MovedItem:
-    """Returns the item with what its move overwrites; job contents go into a document of the job."""
+    """Returns the item with the values that its move overwrites; job contents go into a document of the job."""
     move = decided.move
     if move is None:
         note = next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
@@ -177,7 +177,7 @@ def _keep_overwritten(
 
 
 def _alone(run: RedriveRun, items: Sequence[RunItem], jobs: Mapping[str, Job]) -> Sequence[RunItem]:
-    """Groups the moves into commits: a workflow step whose dependents move too gets its own, the rest share one."""
+    """Selects the items of one commit: a workflow step that takes others along is alone in its commit."""
     if ACTS[run.verb].leaves not in LETS_GO:
         return items
     steps = [place for place, item in enumerate(items) if item.id in jobs and is_step(jobs[item.id])]
@@ -200,5 +200,5 @@ def reason_to_recall(order: Order) -> str:
 
 
 def before_key(job_id: str) -> str:
-    """What the latest act on many has overwritten of this job's contents."""
+    """Key of the contents that the latest act on many has overwritten in this job."""
     return f"{job_id}/before"

@@ -34,7 +34,7 @@ Judge = Callable[[Job], None]
 
 
 class Selection:
-    """The chosen dead letters: ids in order, groups and sums, but not the jobs themselves."""
+    """Chosen dead letters: ids in order, groups and counts, but not the jobs themselves."""
 
     def __init__(self, chosen: str, filter: dict[str, Json] | None = None) -> None:
         self.chosen = chosen
@@ -65,14 +65,14 @@ class Selection:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Refuses groups that another live redrive is moving; dead letters without a group are free."""
+        """Groups that a redrive of this selection reserves; dead letters without a group reserve none."""
         return [group.fingerprint for group in self.groups.values() if group.fingerprint]
 
     def rows(self) -> tuple[Chosen, ...]:
         return largest(self.groups.values())
 
     def places(self) -> list[tuple[str, int]]:
-        """Each id with the place of its group among the rows."""
+        """Lists each id with the index of its group in `rows()`."""
         rows = self.rows()
         known = {row.fingerprint or f"task {row.task}": place for place, row in enumerate(rows)}
         return [(id, known.get(name, len(rows) - 1)) for id, name in self.group_of.items()]
@@ -87,13 +87,13 @@ async def select(
     verb: str = "redrive",
     judge: Judge = lambda job: None,
 ) -> Selection:
-    """Page by page; of the jobs themselves nothing is kept. One that a changing listing shows twice counts once."""
+    """Selects dead letters page by page, without keeping the jobs. A job that is listed twice counts once."""
     said = filters_of_many(verb, ids, filters, all=all)
     if len(ids) > MOST_ITEMS:
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
     chosen = filter_of_many(verb, ids, filters, all=all) or Filter()
     selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
-    oldest_first = read_pages(core.store, chosen, PAGE, oldest=True)  # as they would have run
+    oldest_first = read_pages(core.store, chosen, PAGE, oldest=True)  # in the order in which the jobs would have run
     async for jobs in _read_by_id(core, ids) if ids else oldest_first:
         for job in jobs:
             if job not in selection:
@@ -112,19 +112,19 @@ _SEALED: Final = "sealed-"
 
 
 def token_of_seal(seal: Seal) -> str:
-    """Stands for exactly these jobs without reading them, as the token of a plan does."""
+    """Makes a token for exactly these jobs, like the token of a plan, without reading the jobs."""
     return f"{_SEALED}{seal.number}-{seal.digest[:32]}"
 
 
 async def fits(core: Core, selection: Selection, token: str) -> bool:
-    """Whether the token of a plan or of a preview is for exactly what was selected now."""
+    """Whether the token of a plan or preview stands for exactly the present selection."""
     if not token.startswith(_SEALED):
         return token == selection.token
     return token == token_of_seal(await core.store.seal(Filter(ids=tuple(selection.group_of))))
 
 
 async def _read_by_id(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]]:
-    """Every id is found before anything is written; a part of one is enough where only one job has it."""
+    """Reads jobs by id, before anything is written; a part that only one job's id contains is enough."""
     for start in range(0, len(ids), PAGE):
         asked = ids[start : start + PAGE]
         found = {job.id: job for job in await core.store.get(asked)}
@@ -132,9 +132,9 @@ async def _read_by_id(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]
 
 
 def judge_job(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
-    """What the order does to a job, or why it does nothing. One bad item does not stop the others.
+    """Decides what the order does to a job, or explains why nothing. One bad item does not stop the others.
 
-    What may have landed goes along only where it was meant (`unknown_too`): it could happen twice.
+    A job that may have landed is included only with `unknown_too`, because its effect could happen twice.
     """
     try:
         if not unknown_too and order.check_in_bulk is not None:
@@ -146,11 +146,11 @@ def judge_job(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decid
         return str(refused)
     except Exception as error:
         log.warning("job %s (%s) cannot be judged for a %s", job.short_id, job.task, order.verb, exc_info=True)
-        return f"{bulk_progress.UNJUDGED}: {type(error).__name__}"  # what it says may be private, and this is kept
+        return f"{bulk_progress.UNJUDGED}: {type(error).__name__}"  # the message may be private, and this is kept
 
 
 def without_id(reason: str, job: Job) -> str:
-    """The reason alone, so that those of many jobs can be counted."""
+    """Removes the job's id from a reason, so that equal reasons of many jobs are counted together."""
     return reason.removeprefix(f"job {job.short_id} ")
 
 
@@ -165,7 +165,7 @@ async def estimate(core: Core, ids: Sequence[str], number: int) -> Estimate | No
 
 
 async def at_both_ends(core: Core, filters: Mapping[str, Any]) -> list[str]:
-    """The newest and the oldest of what the filters say, where there are too many to look at each."""
+    """Lists ids of the newest and the oldest dead letters that match, if there are too many to read all."""
     chosen = make_filter({**filters, "state": "dead"})
     ends = [await core.store.find(chosen, limit=SAMPLE // 2, oldest=oldest) for oldest in (False, True)]
     return list(dict.fromkeys(job.id for page in ends for job in page.jobs))

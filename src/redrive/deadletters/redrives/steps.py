@@ -1,8 +1,8 @@
-"""One step of a run: move some items, look what became of those moved before, and do what follows from it.
+"""Takes one step of a run: moves some items, reads the results of those moved before, and changes the run's state.
 
 A chunk is moved in one commit: its jobs' moves, what became of its items, and the run's new numbers, all of them only
-if chunk and run are still as they were read. So it does not matter who takes a step, how many take one at once, or
-when they are killed.
+if chunk and run are still as they were read. So any process may take a step, several may
+take one at once, and each may be killed at any time.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("redrive.redrives")
 STALE_CHUNKS: Final = 5
-"""After so many chunks that other processes were faster with, a step ends."""
+"""Number of chunks lost to faster processes after which a step ends."""
 MOVED_CHUNKS: Final = 20
-"""Commits of moves that one step of all redrives together makes, at most; each of them may make one."""
+"""Most commits of moves in one step of all redrives together; each redrive may make at least one."""
 LOOKED_CHUNKS: Final = 10
-"""Chunks whose open items one step of all of them looks at, likewise."""
+"""Most chunks whose open items one step of all redrives together checks; each redrive checks at least one."""
 FREEZING_SECONDS: Final = 300.0
-"""A start that has not come to its end by then has died on the way; what it wrote is cleared away."""
+"""Age after which an unfinished start counts as dead, and the documents that the start wrote are dropped."""
 GIVEN_UP: Final = Flight(0.0)
 
 
 class _LookProgress(NamedTuple):
-    """How looking for what has ended goes: only a matter of taking turns and of not looking in vain."""
+    """Progress of the search for ended jobs: serves only to take chunks in turn and to avoid useless reads."""
 
     last: int = -1
-    """The chunk after which the next look begins."""
+    """Chunk after which the next check begins."""
     moment: str = ""
-    """Where the feed of moves stood when nothing was found for the first time."""
+    """Cursor of the events feed when a check found nothing for the first time."""
     in_vain: int = 0
-    """How many chunks were looked at since."""
+    """Number of chunks checked since."""
 
 
 class Steps:
@@ -72,7 +72,7 @@ class Steps:
         self._looks: dict[str, _LookProgress] = {}
 
     async def take(self, id: str, *, among: int = 1, thorough: bool = False) -> int:
-        """How much changed. `among` so many redrives a step has to be shared."""
+        """Takes one step; returns the number of changes. The limits of a step are shared `among` so many redrives."""
         moved = await self._move_some(id, max(1, MOVED_CHUNKS // among))
         settled = await self._settle_some(id, None if thorough else max(1, LOOKED_CHUNKS // among))
         return moved + settled + await self._turn(id)
@@ -113,7 +113,7 @@ class Steps:
             moved = await self.move_chunk(loaded, room)
             took, stale = took + moved, stale + (not moved)
             if stale == STALE_CHUNKS:
-                break  # others are at work on the same items; the next step looks again
+                break  # other processes move the same items; the next step tries again
         return took
 
     async def move_chunk(self, loaded: Loaded, room: int) -> int:
@@ -139,14 +139,14 @@ class Steps:
         return {job.id: job for job in await self._core.store.get([item.id for item in items])}
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
-        """Paused by itself, with the items as they were."""
+        """Pauses the run automatically, with the items unchanged."""
         paused = bulk_progress.paused(loaded.run, self._core.clock.now(), bulk_progress.REDRIVE, why)
         return await self._announce(loaded, paused) if paused is not None else 0
 
-    # -- looking what became of them
+    # -- results of moved items
 
     async def _settle_some(self, id: str, most: int | None) -> int:
-        """In turn, only chunks that have open items, and none while nothing at all has moved in the store."""
+        """Checks chunks with open items, in turn; stops if all were checked in vain and no job has moved since."""
         loaded = await self._documents.load(id)
         if loaded is None or not loaded.run.open:
             return 0
@@ -182,9 +182,9 @@ class Steps:
     # -- clearing away
 
     async def clear(self, id: str, flight: Flight) -> int:
-        """What a start that died on the way left behind. Nothing of it was ever moved.
+        """Drops the documents of a start that died on the way. Such a start has moved nothing.
 
-        It is given up first, so that a start that was only slow finds that out, and forgotten last.
+        The flight is marked as given up first, so that a start that was only slow notices, and dropped last.
         """
         if flight != GIVEN_UP:
             if self._core.clock.now() - flight.at < FREEZING_SECONDS:
@@ -197,18 +197,18 @@ class Steps:
 
 ALL: Final = "all"
 FROZEN_AT_ONCE: Final = 25
-"""Chunks that are written in one commit."""
+"""Number of chunks that one commit writes."""
 
 
 class Loaded(NamedTuple):
-    """A run, and the version it was read at."""
+    """A run, and the version at which the run was read."""
 
     run: RedriveRun
     version: int
 
 
 class ChunkOfItems(NamedTuple):
-    """Some items in a row, and the version they were read at."""
+    """Consecutive items of a run, and the version at which the chunk was read."""
 
     number: int
     items: tuple[RunItem, ...]
@@ -216,7 +216,7 @@ class ChunkOfItems(NamedTuple):
 
 
 class Documents:
-    """Reads them, and writes them only as they were read."""
+    """Reads the documents of runs, and writes each only if its version is unchanged."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -232,7 +232,7 @@ class Documents:
         return Loaded(kept.value, kept.version) if kept is not None else None
 
     async def ids(self) -> list[str]:
-        """Of every redrive there ever was, the latest first."""
+        """Lists the ids of all runs, the latest first."""
         return sorted((document.key for document in await self._store.docs(REDRIVE.name)), reverse=True)
 
     async def latest(self, limit: int | None) -> list[RedriveRun]:
@@ -250,7 +250,7 @@ class Documents:
     # -- writing
 
     async def write_step(self, id: str, puts: Iterable[Put], moves: Iterable[Transition] = ()) -> bool:
-        """Commits a step of a run; False where another process was faster, and nothing was written."""
+        """Commits a step of a run; False if another process was faster, and nothing was written."""
         return await commit(self._store, moves, puts, what=f"a step of redrive {id} was taken") is not None
 
     async def freeze(self, id: str, chunks: Sequence[tuple[RunItem, ...]]) -> None:
@@ -266,23 +266,23 @@ class Documents:
         await self.write_step(id, [REDRIVE.drop(id)])
 
     async def save(self, run: RedriveRun, version: int) -> bool:
-        """Writes the run, and what it still holds; False where another process was faster."""
+        """Writes the run and its flight; False if another process was faster."""
         return await self.write_step(run.id, await self.puts_of(run, version))
 
     async def puts_of(self, run: RedriveRun, version: int) -> list[Put]:
-        """Makes the parts that write a run, and its flight where that has changed."""
+        """Makes the puts of a run, and of its flight if the flight has changed."""
         put = REDRIVE.put(run.id, run, version)
         flights, read_at = await self.flights()
         flight = flight_of(run, flights.get(run.id))
         return [put] if flight == flights.get(run.id) else [put, flown(flights, read_at, run.id, flight)]
 
     async def fly(self, id: str, known: Flight, flight: Flight | None) -> bool:
-        """Changes a flight; False where it is not the known one any more."""
+        """Changes a flight; False if the flight is no longer the known one."""
         flights, version = await self.flights()
         return flights.get(id) == known and await self.write_step(id, [flown(flights, version, id, flight)])
 
     async def tell_undone(self, undo: RedriveRun, now: float) -> None:
-        """Writes into the run that was taken back how much of it was. Harmless to repeat."""
+        """Writes into a run the number of jobs that were taken back. Harmless to repeat."""
 
         def told(run: RedriveRun | None) -> RedriveRun | None:
             if run is None or run.undone_at is not None:
@@ -293,7 +293,7 @@ class Documents:
 
 
 def parts(chunk: ChunkOfItems, items: Sequence[RunItem], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
-    """What a step writes beside its moves: its items and the run, if both are still as they were read."""
+    """Makes the puts of a step beside its moves: the items and the run, if both are unchanged since they were read."""
     return (
         REDRIVE_ITEMS.put(_key(run.id, chunk.number), tuple(items), chunk.version),
         REDRIVE.put(run.id, run, loaded.version),
@@ -301,7 +301,7 @@ def parts(chunk: ChunkOfItems, items: Sequence[RunItem], loaded: Loaded, run: Re
 
 
 def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
-    """The flights as they were read, with this one as it is from now on."""
+    """Makes the put of all flights, with this flight changed, or dropped if None."""
     others = {other: flying for other, flying in flights.items() if other != id}
     return REDRIVE_FLIGHTS.put(ALL, others if flight is None else {**others, id: flight}, version)
 
