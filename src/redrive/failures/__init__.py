@@ -1,1 +1,1 @@
-"""Turns what went wrong into a failure record, and the record into a cause."""
+"""Turns an exception or a bad result into a failure record, and the record into a cause."""

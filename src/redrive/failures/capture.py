@@ -1,6 +1,6 @@
-"""Exception → Failure: the only place that touches exception objects. What comes out is plain data.
+"""Turns exceptions into failures of plain data. No other module touches exception objects.
 
-Nothing that an exception is or has makes `capture` raise, and what it keeps is bounded.
+No exception object makes `capture` raise, and the size of a failure is bounded.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ __all__ = [
 MESSAGE_LIMIT: Final = 2_000
 CHAIN_LIMIT: Final = 5
 NODES: Final = 25
-"""So many failures are kept of one error with all it wraps and groups."""
+"""Number of failures kept of one error with all the errors that it wraps and groups."""
 FRAMES: Final = 50
-"""So many steps are kept of one error with all it wraps and groups."""
+"""Number of steps kept of one error with all the errors that it wraps and groups."""
 TRACE_LIMIT: Final = 16_000
 """Characters that the steps and their source lines may take together."""
 LINE_LIMIT: Final = 200
@@ -69,7 +69,7 @@ _SIMPLE: Final = frozenset({ValueError, TypeError, KeyError, RuntimeError, Attri
 
 
 def capture(error: BaseException, *, now: float | None = None) -> Failure:
-    """What an exception says, without the exception. `now` is for servers that answer with an instant."""
+    """Turns an exception into a failure. `now` is for servers that answer with an instant."""
     kind: Any = type(error)
     try:
         if kind in _SIMPLE and _only_says(error):
@@ -79,12 +79,12 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
         return _mark_model_asked(failure, error) if reads_data(failure) else failure
     except KeyboardInterrupt:
         raise
-    except BaseException as odd:  # noqa: BLE001 - an exception built to hurt is still a failure with a name
+    except BaseException as odd:  # noqa: BLE001 - an unreadable exception is still a failure with a name
         return _capture_unreadable(error, odd)
 
 
 def _mark_model_asked(failure: Failure, error: BaseException) -> Failure:
-    """Add whether a model was asked: only for data that does not fit, whose meaning depends on it."""
+    """Adds whether a model was asked: only for data that does not fit, whose meaning depends on the model."""
     steps = (at for link in _chain(error) for _, at in _steps(link.__traceback__))
     asked = _shows_a_model(failure, CHAIN_LIMIT) or any(names_a_model(at.tb_frame) for at in steps)
     return msgspec.structs.replace(failure, model_asked=True) if asked else failure
@@ -96,7 +96,7 @@ def _shows_a_model(failure: Failure, depth: int) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from."""
+    """Yields an error and the errors from which it was raised."""
     link: BaseException | None = error
     for _ in range(CHAIN_LIMIT + 1):
         if link is None:
@@ -106,18 +106,18 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _only_says(error: BaseException) -> bool:
-    """Whether a message is all there is: nothing wrapped, nothing attached."""
+    """Returns whether an exception has only a message: nothing wrapped, nothing attached."""
     bare = not error.__dict__ and error.__cause__ is None and error.__context__ is None
     return bare and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
 
 
 def capture_name(error: BaseException) -> Failure:
-    """The classes of an exception and nothing else, for one that raises when it is asked for more."""
+    """Captures only the classes of an exception that raises when anything else of it is read."""
     return Failure(_kind(error), _bare_types(type(error)), "<unreadable>")
 
 
 def _capture_unreadable(error: BaseException, odd: BaseException) -> Failure:
-    """What is left of an exception that cannot be read in full: its classes, and its message if that works."""
+    """Captures an exception that cannot be read in full: its classes, and its message if that is readable."""
     kind: Any = type(error)
     try:
         return Failure(_kind(error), _bare_types(kind), redact_text(words_of(error)), body=f"unreadable: {type(odd)!r}")
@@ -128,11 +128,11 @@ def _capture_unreadable(error: BaseException, odd: BaseException) -> Failure:
 
 
 _MODEL_OPERATIONS: Final = frozenset({"InvokeModel", "InvokeModelWithResponseStream", "Converse", "ConverseStream"})
-"""What Bedrock calls a call of a model."""
+"""Operation names of Bedrock for calling a model."""
 
 
 class _ErrorReader:
-    """One look at an error and at what it wraps: a budget of nodes, so that no graph of errors is endless."""
+    """Reader of an error and of the errors it wraps, with a budget of nodes, so that no graph of errors is endless."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -191,7 +191,7 @@ class _ErrorReader:
         )
 
     def _trace(self, steps: list[Step]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-        """The frames of one error, out of what all errors of this look may take together."""
+        """Reads the frames of one error, within the budget that all errors of this reader share."""
         frames, source = _trace(steps, self._frames_left, self._trace_left)
         self._frames_left -= len(frames)
         self._trace_left -= _size(frames, source)
@@ -212,7 +212,7 @@ class _ErrorReader:
 
 
 def capture_lost_lease(worker: str | None, ending: Ending = "died") -> Failure:
-    """A lease ended while its job was running: a failure like any other."""
+    """Makes the failure of a lease that ended while its job was running."""
     said = f"{_ENDINGS[ending].format(worker=worker or 'unknown')} while it ran"
     return Failure("lease_expired", ("redrive.LeaseExpired",), said)
 
@@ -226,12 +226,12 @@ _ENDINGS: Final[dict[Ending, str]] = {
 
 
 def capture_own_signal(signal: str) -> Failure:
-    """A task that told its own process to end, and had not ended when the worker did."""
+    """Makes the failure of a task that told its own process to end, and was still running when the worker ended."""
     return Failure("interrupted", ("redrive.SignalledItself",), f"it sent {signal} to its own process")
 
 
 def _kind(error: BaseException) -> Literal["signal", "exception", "interrupted"]:
-    """What is neither an error nor a signal to redrive ends a process, a generator or a task, and not just a call."""
+    """Returns the kind of a failure. `interrupted` ends a process, a generator or a task, and not just a call."""
     if isinstance(error, Signal):
         return "signal"
     return "exception" if isinstance(error, Exception | BaseExceptionGroup) else "interrupted"
@@ -242,12 +242,12 @@ def capture_timeout(seconds: float) -> Failure:
 
 
 def guard_rule(name: str, rule: Rule, tell: Callable[[str, BaseException], None]) -> Rule:
-    """A user's rule that can do no harm: when it raises or answers nonsense it is told of, and does not know."""
+    """Wraps a user's rule: if the rule raises or returns no known detail, the wrapper reports that and returns None."""
 
     def ask(failure: Failure) -> str | None:
         try:
             answer: object = rule(failure)
-        except Exception as error:  # noqa: BLE001 - somebody else's code; the caller is told
+        except Exception as error:  # noqa: BLE001 - user code; the error is reported
             tell(name, error)
             return None
         if answer is None:
@@ -272,13 +272,13 @@ def _show(value: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _types(kind: Any) -> tuple[str, ...]:
-    """Qualified names of the MRO; a library's renamed twin counts as the original."""
+    """Lists the qualified names of the MRO; a library's renamed twin counts as the original."""
     entries = [entry for entry in kind.__mro__ if entry not in (object, BaseException, Exception)]
     return tuple(qualified(entry) for entry in entries or [kind])
 
 
 def _bare_types(kind: type) -> tuple[str, ...]:
-    """The same for a class whose own attributes cannot be trusted."""
+    """Lists the qualified names of the MRO of a class whose own attributes cannot be trusted."""
     entries: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
     return tuple(qualified(entry) for entry in entries if not any(entry is end for end in (object, BaseException)))
 
@@ -292,7 +292,7 @@ def qualified(kind: type) -> str:
 
 
 def words_of(said: object) -> str:
-    """What an exception, or whatever a task put into one, says: a text that the store can keep."""
+    """Returns the text of an exception, or of a value in an exception, as the store can keep it."""
     try:
         return clean(str(said), MESSAGE_LIMIT)
     except Exception:  # noqa: BLE001 - an exception whose __str__ raises still has a name
@@ -303,7 +303,7 @@ def _read_recommendation(signal: GiveUp) -> str | None:
     return redact_text(words_of(signal.recommendation)) or None if signal.recommendation else None
 
 
-# ---- what it wraps
+# ---- wrapped exceptions
 
 
 _WRAPPED: Final = (
@@ -316,7 +316,7 @@ _WRAPPED: Final = (
     "os_error",
     "last_exception",
 )
-"""Where libraries keep the exception they speak about, when they do not chain it."""
+"""Attributes in which libraries keep the original exception, when they do not chain it."""
 
 
 def _cause(error: BaseException, seen: dict[str, Any]) -> BaseException | None:
@@ -333,7 +333,7 @@ def _cause(error: BaseException, seen: dict[str, Any]) -> BaseException | None:
 
 
 def _choose_members(members: tuple[BaseException, ...]) -> list[BaseException]:
-    """Some members of a group: one of each class first, so that the worst is among them."""
+    """Chooses some members of a group: one of each class first, so that the worst is among them."""
     chosen: dict[int, BaseException] = {}
     seen: set[int] = set()
     for place, member in enumerate(islice(members, 1_000)):
@@ -346,7 +346,7 @@ def _choose_members(members: tuple[BaseException, ...]) -> list[BaseException]:
     return [chosen[place] for place in sorted(chosen)]
 
 
-# ---- what it says of itself
+# ---- attributes of exceptions
 
 
 def _errno(error: BaseException) -> int | None:
@@ -358,7 +358,7 @@ _STATES: Final = ("sqlstate", "pgcode", "sqlite_errorname")
 
 
 def _sqlstate(seen: dict[str, Any]) -> str | None:
-    """The exception's own, or that of the driver's exception which it wraps."""
+    """Returns the SQL state of the exception, or of the driver's exception that it wraps."""
     original = seen.get("orig")
     for owner in (seen, traits(original)) if isinstance(original, BaseException) else (seen,):
         for name in _STATES:
@@ -369,18 +369,21 @@ def _sqlstate(seen: dict[str, Any]) -> str | None:
 
 
 def _retryable(seen: dict[str, Any]) -> bool | None:
-    """`transient` is said on purpose; `retryable` is often only a default, so that only its yes counts."""
+    """Returns whether an exception calls itself retryable.
+
+    Libraries set `transient` on purpose; `retryable` is often only a default, so only True counts.
+    """
     transient = seen.get("transient")
     if isinstance(transient, bool):
         return transient
     return True if seen.get("retryable") is True else None
 
 
-# ---- the wrong output it carries
+# ---- the wrong output of a model
 
 
 def _output_hash(error: BaseException, seen: dict[str, Any], types: tuple[str, ...]) -> str | None:
-    """A short hash of what a model wrote, where the exception has it."""
+    """Returns a short hash of the output of a model, if the exception has the output."""
     output = _output(error, seen, types)
     if output is None:
         return None
@@ -405,7 +408,7 @@ def _output(error: BaseException, seen: dict[str, Any], types: tuple[str, ...]) 
 
 
 def _invalid_input(error: BaseException) -> str | None:
-    """What pydantic was given: the whole of it where it says so, else the parts that did not fit."""
+    """Returns the locations and inputs that pydantic rejected, as text."""
     read = attribute(error, "errors")
     if not callable(read):
         return None
@@ -416,11 +419,11 @@ def _invalid_input(error: BaseException) -> str | None:
         return None
 
 
-# ---- where
+# ---- tracebacks
 
 
 Step = tuple[str, TracebackType]
-"""A module, and where in it."""
+"""A module, and the traceback entry in the module."""
 _RUNNERS: Final = (
     "redrive.engine",
     "redrive.failures",
@@ -429,13 +432,13 @@ _RUNNERS: Final = (
     "redrive.notices",
     "redrive.scripts",
 )
-"""Rooms that call a task or stand between a task and its failure: their steps say nothing about the task."""
+"""Packages that call a task or stand between a task and its failure: their steps say nothing about the task."""
 _NOT_OURS: Final = "redrive.doors"
-"""The demo's tasks stand there: an application like any other."""
+"""Package of redrive that counts as an application: the demo's tasks are there."""
 
 
 def _steps(traceback: TracebackType | None) -> list[Step]:
-    """The steps of the task's own code and of what it called, outermost first; ours are left out."""
+    """Lists the steps of the task's own code and of the code it called, outermost first; leaves out redrive's steps."""
     steps: list[Step] = []
     while traceback is not None:
         frame = traceback.tb_frame
@@ -459,14 +462,14 @@ def _place_of(step: Step) -> str:
 
 
 def _is_yours(step: Step) -> bool:
-    """Whether a step is in the application's own code."""
+    """Returns whether a step is in the application's own code."""
     module, at = step
     ours = module.startswith("redrive.") and not module.startswith(_NOT_OURS)
     return in_application(at.tb_frame.f_code.co_filename) and not ours
 
 
 def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """The places of the steps and the application's source lines, innermost first, within these limits."""
+    """Lists the places of the steps and the application's source lines, innermost first, within the limits."""
     frames: list[str] = []
     source: list[str | None] = []
     for step in _choose_steps(steps, most):
@@ -481,7 +484,7 @@ def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tu
 
 
 def _choose_steps(steps: list[Step], most: int) -> list[Step]:
-    """The steps to keep, innermost first. Of a deep stack the innermost ones and the application's own are kept."""
+    """Chooses the steps to keep, innermost first: of a deep stack the innermost and the application's own."""
     if len(steps) > most:
         yours = [number for number, step in enumerate(steps) if _is_yours(step)][-(most // 2) :] if most > 1 else []
         inner = range(len(steps) - most + len(yours), len(steps))
@@ -495,12 +498,12 @@ def _size(frames: tuple[str, ...], source: tuple[str | None, ...]) -> int:
 
 @lru_cache(maxsize=4096)
 def _source_line(filename: str, line: int) -> str:
-    """One line of the application's source, masked and shortened; "" where it cannot be read."""
+    """Reads one line of the application's source, masked and shortened; "" if the source cannot be read."""
     return redact_text(clean(linecache.getline(filename, line).strip(), LINE_LIMIT))
 
 
 def _origin(steps: list[Step]) -> tuple[str, ...]:
-    """The innermost frames of the application, where it was a library that raised."""
+    """Lists the innermost frames of the application, if a library raised."""
     if not steps or _is_yours(steps[-1]):
         return ()
     return tuple(_place_of(step) for step in reversed([step for step in steps if _is_yours(step)][-APP_FRAMES:]))

@@ -10,7 +10,7 @@ from typing import Final
 from redrive.core.job import Failure
 
 _VARIABLE = re.compile(
-    r"(?:[^\W\d_]+(?![\w-]|:[/\\])|\s+)+|"  # plain words are swallowed whole, much faster than letter by letter
+    r"(?:[^\W\d_]+(?![\w-]|:[/\\])|\s+)+|"  # plain words are matched whole, much faster than letter by letter
     r"""(?P<quoted>'[^'\n]{1,200}'|"[^"\n]{1,200}")"""
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
     r"|(?P<url>https?://[^\s'\"<>]+)"
@@ -23,13 +23,13 @@ _VARIABLE = re.compile(
 
 
 LENGTH: Final = 1000
-"""So many characters of a message count."""
+"""Number of characters of a message that count."""
 _ALIKE: Final = str.maketrans(dict.fromkeys("23456789", "1"))
-"""No digit is kept, and only 0 has a meaning of its own (0x): messages that differ in others are looked up as one."""
+"""No digit is kept, and only 0 has a meaning (0x): messages that differ in other digits share one cache entry."""
 
 
 def normalise(message: str) -> str:
-    """The message without what differs from one occurrence to the next."""
+    """Removes from a message what differs from one occurrence to the next."""
     return _replace_variables(message[:LENGTH].translate(_ALIKE))
 
 
@@ -43,12 +43,12 @@ def _placeholder(match: re.Match[str]) -> str:
 
 
 def model_family(model: str | None) -> str:
-    """`claude-sonnet-4-5-20250929` and `claude-sonnet-4-6` are one family."""
+    """Returns the family of a model: `claude-sonnet-4-5-20250929` and `claude-sonnet-4-6` are one family."""
     return re.split(r"[-_.:/@]?\d", model, maxsplit=1)[0] if model else ""
 
 
 def fingerprint(failure: Failure, task: str, model: str | None = None) -> str:
-    """The group of a failure. A digit in a message does not make a new one."""
+    """Computes the fingerprint of a failure. Another digit in a message does not change the fingerprint."""
     return _group(
         failure.types[0] if failure.types else failure.kind,
         failure.message[:LENGTH].translate(_ALIKE),

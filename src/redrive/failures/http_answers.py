@@ -1,4 +1,4 @@
-"""What came over the wire with a failure: status, codes, headers, body, address; and how long it asks to wait."""
+"""Reads the HTTP answer behind a failure: status, codes, headers, body, address, and the wait that it asks for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.failures.safe_getattr import SCALARS, attribute, clean, document, h
 
 BODY_LIMIT: Final = 500
 CODE_LIMIT: Final = 64
-"""A longer text is no code."""
+"""Most characters of a code."""
 CODES_KEPT: Final = 12
 _CODE_KEYS: Final = ("error_code", "errorCode", "code", "Code", "subtype", "reason", "type", "status", "__type")
 Traits = Mapping[str, Any]
@@ -65,7 +65,7 @@ class Codes:
 
 
 def _says_nothing(code: str) -> bool:
-    """A status in the place of a code, or the bare word that there was an error."""
+    """Returns whether a code is only a status, or only the word `error`."""
     return code == "error" or (len(code) == 3 and code.isdigit())
 
 
@@ -76,13 +76,13 @@ _CODE_TRAITS: Final = (
 
 
 def codes_of(traits: Traits, bodies: list[dict[str, Any]], response: object) -> tuple[str, ...]:
-    """Every code that the exception or the answer names, the most specific first."""
+    """Lists every code that the exception or the answer names, the most specific first."""
     codes = Codes()
     for name in _CODE_TRAITS:
         if name in traits:
             value = traits[name]
             if name == "error_type" and type(value) is not str:
-                continue  # redis keeps an enum of its own there, which is no code
+                continue  # redis keeps an enum there, which is no code
             codes.add(str(value) if name == "err_code" and isinstance(value, int) else value)
     for body in bodies:
         read_codes(body, codes)
@@ -99,7 +99,7 @@ def codes_of(traits: Traits, bodies: list[dict[str, Any]], response: object) -> 
 
 
 def _mail_reply(traits: Traits) -> str | None:
-    """The reply code of a mail server; of several recipients that were all refused, the one that may heal."""
+    """Returns the reply code of a mail server; if several recipients were refused, the code that may heal."""
     replies = [traits.get("smtp_code")]
     recipients = traits.get("recipients")
     if isinstance(recipients, dict):
@@ -109,7 +109,7 @@ def _mail_reply(traits: Traits) -> str | None:
 
 
 def read_codes(body: Mapping[str, Any], codes: Codes) -> None:
-    """Every place where services write a code into an answer: at the top, in `error`, in its details."""
+    """Reads every place where services write a code into an answer: at the top, in `error`, in its details."""
     error = _error_part(body)
     if isinstance(error, dict):
         details = error.get("details")
@@ -146,7 +146,7 @@ def rpc_code_of(traits: Traits) -> int | None:
 
 
 def rpc_status_of(traits: Traits, types: tuple[str, ...]) -> str | None:
-    """The name of a gRPC status; only gRPC's own classes are asked, for theirs is a method."""
+    """Returns the name of a gRPC status. `code` is called only on gRPC's own classes, where it is a method."""
     known = traits.get("grpc_status_code")
     code = traits.get("code")
     if known is None and callable(code) and any(name.startswith("grpc.") for name in types):
@@ -166,7 +166,7 @@ def headers_of(traits: Traits, response: object) -> dict[str, str]:
 
 
 def _keep_headers(headers: object) -> dict[str, str]:
-    """The headers that say something about a retry, in lower case."""
+    """Keeps the headers that say something about a retry, in lower case."""
     if headers is None or isinstance(headers, SCALARS):
         return {}
     kept = {}
@@ -189,7 +189,7 @@ def _is_kept(name: str) -> bool:
 
 
 def bodies_of(traits: Traits, response: object) -> list[dict[str, Any]]:
-    """Answers as documents: what the exception kept; where that names no code, its response, if it has been read."""
+    """Lists answers as documents: those the exception kept, and the response if it was read and no other has a code."""
     found = []
     for name in ("body", "details", "data", "error", "detail"):
         known = document(traits[name]) if name in traits else None
@@ -211,7 +211,7 @@ def _names_a_code(body: dict[str, Any]) -> bool:
 
 
 def body_text(traits: Traits, bodies: list[dict[str, Any]], response: object, message: str) -> str | None:
-    """What the receiver said, where the message does not say it already."""
+    """Returns the text of the answer, if the message does not contain the text already."""
     said = traits.get("body")
     text = said if isinstance(said, str) else None
     if text is None:
@@ -224,7 +224,7 @@ def body_text(traits: Traits, bodies: list[dict[str, Any]], response: object, me
 
 
 def _plain_answer(content: object) -> str | None:
-    """An answer that is neither JSON nor a page: a few words."""
+    """Returns the beginning of an answer that is neither JSON nor a page."""
     if not isinstance(content, bytes):
         return None
     text = bytes.__getitem__(content, slice(BODY_LIMIT)).decode("utf-8", "replace").strip()
@@ -232,7 +232,7 @@ def _plain_answer(content: object) -> str | None:
 
 
 def error_message(body: Mapping[str, Any]) -> str | None:
-    """What the answer says to people."""
+    """Returns the message for people in an answer."""
     error = _error_part(body)
     for owner in (error, body):
         for name in ("message", "Message", "msg", "detail", "error_description", "error_message"):
@@ -253,7 +253,7 @@ def wait_asked(
     now: float,
     message: str,
 ) -> float | None:
-    """Seconds the failure itself asks to wait, from the places where libraries put it, in their order."""
+    """Returns the seconds that a failure asks to wait, from the places where libraries put them, in order."""
     for name in ("retry_after", "wait"):
         found = wait_of(traits[name], now) if name in traits else None
         if found is not None:
@@ -265,7 +265,7 @@ def wait_asked(
 
 
 def _read_answered_wait(bodies: list[dict[str, Any]], now: float) -> float | None:
-    """`retry_after` in the answer to a rate limit: at the top, in `error`, or in `parameters`."""
+    """Reads `retry_after` in the answer to a rate limit: at the top, in `error`, or in `parameters`."""
     for body in bodies:
         for owner in (body, _error_part(body), body.get("parameters")):
             found = wait_of(item(owner, "retry_after"), now)
@@ -279,7 +279,7 @@ def is_limited(status: int | None, codes: tuple[str, ...]) -> bool:
 
 
 def _google_wait(traits: Traits, bodies: list[dict[str, Any]], message: str) -> float | None:
-    """Google's retryDelay: in the answer, as a message of gRPC, or in the text alone."""
+    """Reads Google's retryDelay: in the answer, as a message of gRPC, or in the text alone."""
     for body in bodies:
         for delay in _retry_delays(item(item(body, "error") or body, "details")):
             return duration(delay)
@@ -298,7 +298,7 @@ def _retry_delays(details: object) -> Iterator[str]:
             yield found
 
 
-# ---- whom it was for
+# ---- address of the call
 
 _MODEL_PATH: Final = re.compile(
     r"/messages$|/chat/completions$|/completions$|/responses$|/embeddings$|/v1/complete$|:(?:stream)?generatecontent"
@@ -308,7 +308,7 @@ _MODEL_PATH: Final = re.compile(
 
 
 def address_of(traits: Traits, response: object) -> tuple[str | None, bool]:
-    """Whom the call was for, and whether models answer there."""
+    """Returns the host of the call, and whether models answer at its address."""
     request = traits.get("request")
     url = attribute(request, "url") if request is not None else None
     if url is None and "request_info" in traits:
@@ -323,12 +323,12 @@ def address_of(traits: Traits, response: object) -> tuple[str | None, bool]:
 def _shown_url(url: object) -> str:
     try:
         return clean(str(url), 500)
-    except Exception:  # noqa: BLE001 - an address that cannot be shown is none
+    except Exception:  # noqa: BLE001 - an address that cannot be shown counts as none
         return ""
 
 
 def answered_by_model(answer: object) -> bool:
-    """Tell whether an answer to an HTTP request came from an address where models answer."""
+    """Tells whether an answer to an HTTP request came from an address where models answer."""
     return _parsed(_shown_url(attribute(answer, "url")))[1]
 
 

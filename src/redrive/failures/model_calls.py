@@ -1,7 +1,7 @@
 """Tells whether the code that raised had asked a model, by the libraries that its functions use.
 
-A traceback alone does not show it: `json.loads(reply)` fails after the call to the model has returned. So the functions
-of the application in the traceback are looked at, too: what they call, and what their variables hold.
+A traceback alone does not show the call: `json.loads(reply)` fails after the call to the model has returned. So this
+module also looks at the functions of the application in the traceback: what they call, and what their variables hold.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from redrive.failures.http_answers import answered_by_model
 from redrive.failures.safe_getattr import SCALARS, attribute
 
 _VALUES: Final = 200
-"""So many variables of one function, or attributes of one object, are looked at."""
+"""Number of variables of one function, or attributes of one object, that are looked at."""
 _CLIENTS: Final = frozenset({"httpx", "requests", "aiohttp"})
-"""Libraries whose answers say whom they came from."""
+"""Libraries whose answers name the address they came from."""
 _LIBRARY: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 
 
 @lru_cache(maxsize=2048)
 def in_application(filename: str) -> bool:
-    """Tell whether a file is the application's own, and no library's."""
+    """Tells whether a file belongs to the application, not to a library."""
     return not (
         "site-packages" in filename or "dist-packages" in filename or filename.startswith(("<frozen", *_LIBRARY))
     )
 
 
 def names_a_model(frame: FrameType) -> bool:
-    """Tell whether a function is a model library's own, or one of the application that uses such a library."""
+    """Tells whether a function belongs to a model library, or to the application and uses such a library."""
     if not in_application(frame.f_code.co_filename):
         return _is_models(frame.f_globals.get("__name__"))
     used = (frame.f_globals.get(name) for name in frame.f_code.co_names)
@@ -42,7 +42,7 @@ def names_a_model(frame: FrameType) -> bool:
 
 
 def _comes_from_models(value: object, deeper: bool = True) -> bool:
-    """Tell whether a value is a model library's, or a function or an object that uses one."""
+    """Tells whether a value belongs to a model library, or is a function or an object that uses such a library."""
     kind: Any = type(value)
     if value is None or issubclass(kind, SCALARS):
         return False
@@ -53,14 +53,14 @@ def _comes_from_models(value: object, deeper: bool = True) -> bool:
 
 
 def _home(value: object, kind: Any) -> Any:
-    """The module that a value belongs to: its own for a module, a class or a function, else that of its class."""
+    """Returns the module of a value: its own for a module, a class or a function, else the module of its class."""
     if issubclass(kind, ModuleType):
         return attribute(value, "__name__")
     return attribute(value if issubclass(kind, type | FunctionType) else kind, "__module__")
 
 
 def _parts(value: object, kind: Any) -> Iterator[Any]:
-    """What a function of the application uses, or what an object keeps: an agent its client, for example."""
+    """Yields what a function of the application uses, or what an object keeps: the client of an agent, for example."""
     if isinstance(value, FunctionType):
         if in_application(value.__code__.co_filename):
             yield from (value.__globals__.get(name) for name in value.__code__.co_names)
@@ -75,6 +75,6 @@ def _is_models(module: object) -> bool:
 
 
 def _installed(package: str) -> bool:
-    """Tell a library from a package of the application that has its name, `agents` for example."""
+    """Tells whether a package is a library, not a package of the application with the same name, such as `agents`."""
     file = attribute(sys.modules.get(package), "__file__")
     return isinstance(file, str) and not in_application(file)

@@ -1,4 +1,4 @@
-"""Reading other people's objects: whatever they do, the answer is a plain value or None, of bounded size."""
+"""Reads objects of other libraries safely: the result is a plain value or None, of bounded size, even if they raise."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Final
 import msgspec
 
 DOCUMENT_LIMIT: Final = 32_768
-"""A longer answer is not read as JSON."""
+"""Longest answer that is read as JSON."""
 _MANY: Final = 10
-"""So many entries of a list are looked at."""
+"""Number of entries of a list that are looked at."""
 
 
 SCALARS: Final = (str, bytes, int, float)
-"""What has no attributes worth reading."""
+"""Types without attributes worth reading."""
 
 
 def attribute(owner: object, name: str) -> Any:
-    """An attribute of anything; None where there is none, or where reading it raises."""
+    """Returns an attribute of any object; None if there is no such attribute, or if reading the attribute raises."""
     try:
         return getattr(owner, name, None)
-    except Exception:  # noqa: BLE001 - a property of somebody else's object
+    except Exception:  # noqa: BLE001 - a property of a foreign object
         return None
 
 
@@ -40,14 +40,14 @@ TELLING: Final = frozenset(
         "sqlstate", "status", "status_code", "subtype", "terminal_reason", "transient", "type", "url", "wait",
     }
 )  # fmt: skip
-"""Attributes in which exceptions carry what happened."""
+"""Attributes in which exceptions carry facts about a failure."""
 _MAY_WARN: Final = "code"
-"""Read last: where `status` has the number already, this is an old name for it that warns."""
+"""Attribute that is read last: where `status` has the number, `code` is its old name and warns."""
 
 
 @lru_cache(maxsize=1024)
 def _list_telling(kind: Any) -> frozenset[str]:
-    """The telling names that a class declares; all of them where it makes attributes up."""
+    """Lists the names of TELLING that a class declares; all names if the class computes its attributes."""
     spaces = [vars(entry) for entry in kind.__mro__ if entry not in (object, BaseException, Exception)]
     if any("__getattr__" in space or isinstance(space.get("__getattribute__"), FunctionType) for space in spaces):
         return TELLING
@@ -55,7 +55,7 @@ def _list_telling(kind: Any) -> frozenset[str]:
 
 
 def traits(error: BaseException) -> dict[str, Any]:
-    """What an exception carries, by name: only what is there, each read once."""
+    """Reads the telling attributes of an exception, by name: only those that exist, each read once."""
     kind: Any = type(error)
     names = _list_telling(kind)
     own = attribute(error, "__dict__")
@@ -68,28 +68,28 @@ def traits(error: BaseException) -> dict[str, Any]:
 
 
 def _decent(owner: object, name: str) -> Any:
-    """An attribute that can at least be asked what it is."""
+    """Returns an attribute whose type can be checked without an error, else None."""
     try:
         value = getattr(owner, name, None)
         isinstance(value, int)
-    except Exception:  # noqa: BLE001 - a property of somebody else's object
+    except Exception:  # noqa: BLE001 - a property of a foreign object
         return None
     return value
 
 
 def clean(value: str, limit: int) -> str:
-    """A plain, bounded text that JSON can carry; also of a subclass of str."""
+    """Returns a text as plain, bounded text that JSON can carry; also for a subclass of str."""
     text = value if type(value) is str and len(value) <= limit else str.__getitem__(value, slice(limit))
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def whole(value: str) -> str:
-    """The same, however long it is."""
+    """Returns a text of any length as plain text that JSON can carry."""
     return clean(value, len(value))
 
 
 def text_of(value: object, limit: int) -> str | None:
-    """A text, or the value of an enum that is one."""
+    """Returns a text, or the value of an enum if the value is a text."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -99,7 +99,7 @@ def text_of(value: object, limit: int) -> str | None:
 
 
 def http_status(value: object) -> int | None:
-    """A number, or three digits, that can be an HTTP status."""
+    """Returns a number or a text of three digits as HTTP status; None if it cannot be one."""
     if isinstance(value, str) and len(value) == 3 and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -109,19 +109,19 @@ def http_status(value: object) -> int | None:
 
 
 def item(owner: object, name: str) -> Any:
-    """A key of a mapping or an attribute of an object: answers come as both."""
+    """Returns a key of a mapping or an attribute of an object: answers come as both."""
     if isinstance(owner, dict):
         return dict.get(owner, name)
     return None if owner is None or isinstance(owner, SCALARS) else attribute(owner, name)
 
 
 def some(value: object) -> Iterator[Any]:
-    """The first entries of a list."""
+    """Yields the first entries of a list."""
     return islice(value, _MANY) if isinstance(value, list | tuple) else iter(())
 
 
 def document(value: object) -> dict[str, Any] | None:
-    """A JSON object, from a dict, from its text, or from a list of one."""
+    """Returns a JSON object, from a dict, from JSON text, or from the first entry of a list."""
     if isinstance(value, str | bytes):
         value = _decode(value)
     if isinstance(value, list) and value:

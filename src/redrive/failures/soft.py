@@ -1,8 +1,8 @@
-"""Failures that are not exceptions: a task returned, and what it returned says that it did not work.
+"""Finds failures that are not exceptions: the value that a task returned says that the task failed.
 
 Known shapes only: `{"error": …}`, `{"success": False}`, `verified` with anything unproven, an `error_kind`, and the
 answers of models that stopped for a bad reason. They come as dicts or as the objects of SDKs (pydantic, dataclasses,
-msgspec), which are read by their fields; nothing is imported. Whatever else was returned is a success.
+msgspec), which are read by their fields; nothing is imported. Any other value is a success.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOFT_KEYS: Final = frozenset(
         "output", "sequence_number", "done_reason",
     }
 )  # fmt: skip
-"""A value with none of these is a success without a further look."""
+"""Keys of failures: a value with none of these keys is a success without a further look."""
 _ALSO_READ: Final = (
     "message", "detail", "object", "role", "type", "subtype", "result", "content", "transient", "errors",
     "terminal_reason", "api_error_status", "code", "retry_after",
@@ -63,7 +63,7 @@ _TYPE: Final = ("redrive.SoftFailure",)
 
 
 def find_soft_failure(value: object) -> Failure | None:
-    """What a returned value says went wrong; None for a success."""
+    """Returns the failure that a returned value describes; None for a success."""
     kind: Any = type(value)
     try:
         if kind in NO_FAILURE:
@@ -81,7 +81,7 @@ def find_soft_failure(value: object) -> Failure | None:
 
 
 def _plain_part(part: object) -> object:
-    """An error that an SDK made an object of, as the dict it was."""
+    """Turns an error object of an SDK back into a dict."""
     declared = attribute(type(part), "__pydantic_fields__")
     if not isinstance(declared, Mapping):
         return part
@@ -90,7 +90,7 @@ def _plain_part(part: object) -> object:
 
 @lru_cache(maxsize=1024)
 def _fields(kind: type) -> tuple[str, ...]:
-    """The telling fields of a class that declares its fields; none for any other class."""
+    """Lists the fields to read of a class that declares its fields; none for any other class."""
     declared: set[str] = set()
     for marker in ("__pydantic_fields__", "__dataclass_fields__", "__struct_fields__"):
         found = attribute(kind, marker)
@@ -129,7 +129,7 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
 
 
 def _read_wait(value: Mapping[str, Any]) -> float | None:
-    """A span; an instant would need a clock, and results have none."""
+    """Reads `retry_after` of a result as a span; an instant would need a clock, and results have none."""
     said = value.get("retry_after")
     return wait_of(item(value.get("error"), "retry_after") if said is None else said, 0.0)
 
@@ -139,7 +139,7 @@ def _inner_kind(value: Mapping[str, Any]) -> str | None:
 
 
 def _read_transient(value: Mapping[str, Any]) -> str | None:
-    """A result may say whether it is worth another try."""
+    """Reads whether a result says that it is worth another try."""
     transient = value.get("transient")
     if isinstance(transient, bool):
         return "transient" if transient else "permanent"
@@ -147,7 +147,7 @@ def _read_transient(value: Mapping[str, Any]) -> str | None:
 
 
 def _words(value: Mapping[str, Any], default: str) -> str:
-    """What the result says to people; never empty. The error itself goes before a message beside it."""
+    """Returns the message of a result; never empty. The error itself goes before a message beside the error."""
     error = value.get("error")
     candidates = (
         error,
@@ -162,7 +162,7 @@ def _words(value: Mapping[str, Any], default: str) -> str:
 def _show_error(error: object) -> str | None:
     try:
         return repr(error) if isinstance(error, dict | list) else str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot be shown is still one: the default text stands for it
+    except Exception:  # noqa: BLE001 - an error that cannot be shown gets the default text
         return None
 
 
@@ -182,7 +182,7 @@ def _no_success(value: Mapping[str, Any]) -> Failure | None:
 
 
 def _flagged_error(value: Mapping[str, Any]) -> Failure | None:
-    """A tool's or an agent's result that is flagged as an error."""
+    """Finds a result of a tool or an agent that is flagged as an error."""
     if value.get("is_error") is not True and value.get("isError") is not True:
         return None
     words = _words({**value, "message": value.get("message") or _content(value)}, "the result is marked as an error")
@@ -212,7 +212,7 @@ def _unverified(value: Mapping[str, Any]) -> Failure | None:
 
 
 def _status_word(value: Mapping[str, Any]) -> Failure | None:
-    """`status: error`; of a response of OpenAI also `failed` and `incomplete`."""
+    """Finds `status: error`; in a response of OpenAI also `failed` and `incomplete`."""
     status = text_of(value.get("status"), 40)
     if status == "error":
         return _failure(_words(value, "the task returned status: error"), value)
@@ -226,7 +226,7 @@ def _status_word(value: Mapping[str, Any]) -> Failure | None:
 
 
 def _error_event(value: Mapping[str, Any]) -> Failure | None:
-    """The event with which OpenAI's Responses break off a stream."""
+    """Finds the event with which OpenAI's Responses break off a stream."""
     if value.get("type") != "error" or "sequence_number" not in value:
         return None
     return _failure(
@@ -242,7 +242,7 @@ def _judge_stop(reason: str, value: Mapping[str, Any]) -> Failure | None:
 
 
 def _first_stop(value: Mapping[str, Any]) -> Failure | None:
-    """The stop reason of Anthropic, Bedrock, and of what LangChain keeps of them all."""
+    """Finds a bad stop reason of Anthropic, Bedrock, or in the metadata that LangChain keeps."""
     metadata = value.get("response_metadata")
     for owner in (value, metadata if isinstance(metadata, dict) else {}):
         for name in ("stop_reason", "stopReason", "finish_reason", "done_reason"):
@@ -253,7 +253,7 @@ def _first_stop(value: Mapping[str, Any]) -> Failure | None:
 
 
 def _choices(value: Mapping[str, Any]) -> Failure | None:
-    """Chat completions and Gemini's candidates: a failure when none of them ended well."""
+    """Finds chat completions or candidates of Gemini of which none ended well."""
     answers = value.get("choices") or value.get("candidates")
     if not isinstance(answers, list) or not answers:
         return _judge_block(value)
@@ -271,7 +271,7 @@ def _judge_answer(answer: object, value: Mapping[str, Any]) -> Failure | None:
 
 
 def _refused_output(value: Mapping[str, Any]) -> Failure | None:
-    """OpenAI's Responses: a message whose parts are refusals and no text."""
+    """Finds messages in OpenAI's Responses whose parts are refusals and no text."""
     output = value.get("output")
     if not isinstance(output, list):
         return None

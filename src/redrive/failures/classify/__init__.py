@@ -1,12 +1,12 @@
-"""Failure → Cause: ordered small rules, the first that knows wins. No SDK is imported; classes are matched by name.
+"""Finds the cause of a failure by ordered small rules: the first that knows wins. Classes are matched by name.
 
-A rule is a function from a Failure to a detail (a key of DETAILS) or None. Its name is kept in the Cause, so that a
-dead letter can say which rule decided; RULE_NOTES says how each one knows.
+A rule is a function from a Failure to a detail (a key of DETAILS) or None. The Cause keeps the name of the rule, so
+that a dead letter can say which rule decided; RULE_NOTES says how each rule knows. No SDK is imported.
 
     details   the words for what a failure means
     classes, codes, words   the tables: exception classes, codes, phrases
-    rules     ours, in their order
-    declared  the user's own, which go first
+    rules     the rules of redrive, in their order
+    declared  the user's own rules, which go first
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def cause_of(detail: str, rule: str, failure: Failure) -> Cause:
 
 
 _SAY_IN_WORDS: Final = frozenset({"rate_limited", "provider_overloaded"})
-"""Only who limits is believed when a text says how long to wait."""
+"""Details for which a wait in the text is believed: only a rate limit or an overload."""
 
 
 def classify(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
-    """What a failure means. `first` are the user's own rules (retry_on, give_up_on, …); they go before ours."""
+    """Finds the cause of a failure. `first` are the user's own rules (retry_on, give_up_on, …), which go first."""
     for name, rule in first:
         detail = _ask_rule(rule, failure)
         if detail is not None:
@@ -64,19 +64,19 @@ def classify(failure: Failure, first: Sequence[tuple[str, Rule]] = ()) -> Cause:
 
 
 def _within(failure: Failure, part: Failure) -> Failure:
-    """Return what a failure wraps; where a model was asked, it was asked for that, too."""
+    """Returns a wrapped failure, marked as asked of a model if the outer failure is."""
     return msgspec.structs.replace(part, model_asked=True) if failure.model_asked and not part.model_asked else part
 
 
 def reads_data(failure: Failure, depth: int = 6) -> bool:
-    """Tell whether a failure, or what it wraps, is data that does not fit: who was asked for it decides its meaning."""
+    """Tells whether a failure, or one it wraps, is data that does not fit: its meaning depends on the data's source."""
     if class_detail(failure.types) == UNFIT:
         return True
     return depth > 0 and any(reads_data(part, depth - 1) for part in failure.wrapped)
 
 
 def _ask_rule(rule: Rule, failure: Failure) -> str | None:
-    """Asks a user's rule; one that raises or answers nonsense decides nothing. `guard_rule` reports it."""
+    """Asks a user's rule; one that raises or returns no known detail decides nothing, and `guard_rule` reports it."""
     try:
         detail = rule(failure)
     except Exception:  # noqa: BLE001 - reported by `guard_rule`, which wraps such rules
@@ -89,6 +89,6 @@ _SLOWNESS: Final[dict[Heals, int]] = {"at_once": 0, "changed": 1, "later": 2, "u
 
 
 def _badness(cause: Cause) -> tuple[int, int, float]:
-    """The worst of several: first what must not be repeated blindly, then what heals least."""
+    """Ranks causes, the worst highest: first causes that must not be repeated blindly, then those that heal least."""
     worst = 5 if cause.detail == "outcome_unknown" else _BADNESS[cause.category]
     return worst, _SLOWNESS[cause.heals], cause.retry_after or 0.0

@@ -1,4 +1,4 @@
-"""What exception classes mean, by name. No library is imported, and a class that was imported twice is still known.
+"""Maps exception classes to details, by name. No library is imported, and a class imported twice is still known.
 
 Names are `module.Class`. Private modules do not count (`openai._exceptions.X` is `openai.X`), `httpx2` is `httpx`, and
 a class whose library moved it to another module is found by its package and name.
@@ -13,7 +13,7 @@ from typing import Final
 TWINS: Final = {"httpx2": "httpx", "httpcore2": "httpcore"}
 """Packages that are the same library under another name."""
 _SHARED_PACKAGES: Final = frozenset({"google", "azure"})
-"""Packages that belong to many libraries: there the second part of a name counts too."""
+"""Packages that belong to many libraries: the second part of such a name counts, too."""
 
 FIRM_CLASSES: Final[dict[str, str]] = {
     # control flow
@@ -22,7 +22,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "pydantic_ai.exceptions.ApprovalRequired": "suspended",
     "pydantic_ai.exceptions.CallDeferred": "suspended",
     "mcp.shared.exceptions.UrlElicitationRequiredError": "suspended",
-    # nobody knows whether it landed
+    # unknown whether the effect landed
     "redrive.errors.OutcomeUnknown": "outcome_unknown",
     "redrive.errors.CommitUnknown": "outcome_unknown",
     # redrive itself
@@ -394,7 +394,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     # instructor
     "instructor.core.exceptions.IncompleteOutputException": "token_budget",
     "instructor.core.exceptions.InstructorRetryException": "invalid_output",
-    # the network, the lower floors
+    # the network, lower layers
     "ssl.SSLCertVerificationError": "authority",
     "ssl.SSLError": "network",
     "socket.gaierror": "network",
@@ -436,10 +436,10 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "concurrent.futures.BrokenExecutor": "server_error",
     "concurrent.futures.InvalidStateError": "bug",
 }
-"""Classes that say what happened, whatever status comes with them."""
+"""Classes that decide the detail, whatever status comes with them."""
 
 UNFIT: Final = "unfit"
-"""Stands in the index for a class of UNFIT_CLASSES. It is no detail: a rule asks first whether a model was asked."""
+"""Mark of UNFIT_CLASSES in the index. The mark is no detail: a rule checks first whether a model was asked."""
 UNFIT_CLASSES: Final = (
     "json.decoder.JSONDecodeError",
     "requests.exceptions.JSONDecodeError",
@@ -452,10 +452,10 @@ UNFIT_CLASSES: Final = (
     "yaml.error.YAMLError",
     "tomllib.TOMLDecodeError",
 )
-"""Data that cannot be read or does not fit. Where a model was asked, it wrote it: invalid_output; else unknown."""
+"""Classes for data that cannot be read or does not fit: invalid_output if a model was asked, else unknown."""
 
 STATUS_CLASSES: Final[dict[str, str]] = {
-    # classes that stand for a status: what came over the wire says it better
+    # classes that stand for a status: a status from the answer is more exact
     "anthropic.BadRequestError": "invalid_input",
     "anthropic.AuthenticationError": "credentials",
     "anthropic.PermissionDeniedError": "authority",
@@ -506,7 +506,7 @@ STATUS_CLASSES: Final[dict[str, str]] = {
     "psycopg.errors.OperationalError": "network",
     "psycopg2.OperationalError": "network",
     "sqlalchemy.exc.ProgrammingError": "bug",
-    # wrappers that know less than what they wrap
+    # wrappers that say less than the wrapped exception
     "urllib.error.URLError": "network",
     "urllib3.exceptions.MaxRetryError": "network",
     "requests.exceptions.RetryError": "server_error",
@@ -542,7 +542,7 @@ MODEL_PACKAGES: Final = frozenset(
 
 
 def canonical(name: str) -> str:
-    """The name under which a class is listed: without private modules, a renamed twin as the original."""
+    """Returns the name under which a class is listed: without private modules, a renamed twin as the original."""
     package, *path = name.split(".")
     return ".".join(
         [TWINS.get(package, package), *(part for part in path[:-1] if not part.startswith("_")), *path[-1:]]
@@ -555,7 +555,7 @@ def package_of(name: str) -> str:
 
 
 def name_in_package(name: str) -> str:
-    """Package and class alone: what stays when a library moves a class to another module."""
+    """Returns package and class alone, which stay when a library moves a class to another module."""
     return f"{package_of(name)} {name.rpartition('.')[2]}"
 
 
@@ -581,7 +581,7 @@ def _look_up(types: Iterable[str], table: Mapping[str, str]) -> str | None:
 
 @lru_cache(maxsize=2048)
 def class_detail(types: tuple[str, ...]) -> str | None:
-    """What the most specific known class of an MRO means: a detail, or UNFIT."""
+    """Returns the detail of the most specific known class of an MRO, or UNFIT."""
     return _look_up(types, _FIRM_CLASSES)
 
 
@@ -592,5 +592,5 @@ def status_class_detail(types: tuple[str, ...]) -> str | None:
 
 @lru_cache(maxsize=2048)
 def calls_models(types: tuple[str, ...]) -> bool:
-    """Whether the exception comes from a library that calls models."""
+    """Returns whether an exception comes from a library that calls models."""
     return any(package_of(name) in MODEL_PACKAGES for name in types)

@@ -1,4 +1,4 @@
-"""What codes mean: those of providers (as words), SQL states, JSON-RPC and gRPC codes, error numbers."""
+"""Maps codes to details: codes of providers (as words), SQL states, JSON-RPC and gRPC codes, error numbers."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ _WEAK_CODES_BY_DETAIL: Final[dict[str, str]] = {
     "authority": "forbidden",
     "credentials": "unauthorized unauthorized_exception",
 }
-"""Codes that come with many statuses; the status says more, where there is one."""
+"""Codes that come with many statuses; the status says more, if there is one."""
 
 
 @lru_cache(maxsize=4096)
 def plain(code: str) -> str:
-    """A code without case, separators and the words that only say that it is an error."""
+    """Strips from a code case, separators and the words that only say `error`."""
     word = re.sub(r"[^a-z0-9]", "", code.lower())
     return re.sub(r"(?:exception|error|fault)+$", "", word) or word
 
@@ -121,12 +121,12 @@ _CODE_STARTS: Final = (
     ("smtp53", "credentials"),
     ("smtp5", "invalid_input"),
 )
-"""Families of codes: botocore's services append words as they like, and a mail server's replies go by their digits."""
+"""Beginnings of codes: services of botocore append words freely, and replies of mail servers go by their digits."""
 
 
 @lru_cache(maxsize=4096)
 def code_detail(code: str) -> str | None:
-    """What one provider code means, if it means one thing."""
+    """Returns the detail of one provider code, if the code has one meaning."""
     word = plain(code)
     found = CODES.get(word)
     if found is not None:
@@ -173,7 +173,7 @@ SQLSTATES: Final[dict[str, str]] = {
     "26": "bug",
     "34": "bug",
 }
-"""Whole SQL states, then their classes (the first two characters)."""
+"""Details of whole SQL states, then of their classes (the first two characters)."""
 
 SQLITE_NAMES: Final[dict[str, str]] = {
     "SQLITE_BUSY": "contention",
@@ -196,7 +196,7 @@ SQLITE_NAMES: Final[dict[str, str]] = {
     "SQLITE_PERM": "authority",
     "SQLITE_AUTH": "authority",
 }
-"""SQLite's error names; extended ones begin with these."""
+"""Details of SQLite's error names; extended names begin with these."""
 
 
 def sql_detail(state: str) -> str | None:
@@ -267,4 +267,4 @@ ERRNOS: Final[dict[int, str]] = {
     for name in names.split()
     if hasattr(errno, name)
 }
-"""The operating system's numbers. No space left heals when room is made: contention."""
+"""Details of the operating system's error numbers. `No space left` heals when space is freed: contention."""

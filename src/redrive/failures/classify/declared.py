@@ -1,4 +1,4 @@
-"""The user's own rules: by class (`retry_on=`, `give_up_on=`), or declared in redrive.toml."""
+"""Makes the user's own rules: by class (`retry_on=`, `give_up_on=`), or declared in redrive.toml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.failures.classify.words import text_of
 
 
 def by_class(names: Sequence[str], detail: str) -> Rule:
-    """A rule for `retry_on=` and `give_up_on=`: any of these classes, by qualified name."""
+    """Makes a rule for `retry_on=` and `give_up_on=`: any of the classes, by qualified name."""
     wanted = frozenset(names) | frozenset(map(canonical, names))
     return lambda failure: detail if _is_any(failure.types, wanted) else None
 
@@ -28,7 +28,7 @@ def _is_any(types: tuple[str, ...], wanted: frozenset[str]) -> bool:
 
 
 class DeclaredRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}, kw_only=True):
-    """One of `[[rules]]` in redrive.toml: a detail and what must all be true for it."""
+    """One of `[[rules]]` in redrive.toml: a detail, and conditions that must all be true."""
 
     detail: str
     class_: str | None = None
@@ -38,7 +38,7 @@ class DeclaredRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     error_kind: str | None = None
 
     def as_rule(self, field: str = "rules") -> Rule:
-        """The rule, or an InvalidOption that names what is wrong with it. `field` is where it was written."""
+        """Makes the rule, or raises InvalidOption that names the problem. `field` is where the rule was written."""
         detail = known_detail(self.detail)
         if detail is None:
             known = ", ".join(sorted(DETAILS))
@@ -66,7 +66,7 @@ class DeclaredRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 def _is_class(name: str) -> Callable[[Failure], bool]:
-    """By its qualified name, or by its bare name where no module is given."""
+    """Makes a test for a class by its qualified name, or by its bare name if no module is given."""
     if "." in name:
         wanted = frozenset({name, canonical(name)})
         return lambda failure: _is_any(failure.types, wanted)

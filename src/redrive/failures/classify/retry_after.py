@@ -1,6 +1,7 @@
-"""How long a failure asks to wait, in seconds, from the places where libraries and servers write it.
+"""Reads how long a failure asks to wait, in seconds, from the places where libraries and servers write the wait.
 
-Pure: what needs a clock is given `now`. Whatever is not a finite, sensible number says nothing; nothing is negative.
+Pure: functions that need a clock take `now`. A value that is not a finite, sensible number counts as None; no wait is
+negative.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 LONGEST: Final = 366 * 86_400.0
-"""Who asks for more than a year means something else."""
+"""Longest wait that is believed: a longer one must mean something else."""
 _DURATION: Final = re.compile(
     r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
 )
@@ -34,7 +35,7 @@ _EPOCH: Final = 100_000_000.0
 
 
 def finite(seconds: float) -> float | None:
-    """Seconds that can be waited, else None."""
+    """Returns seconds that can be waited, else None."""
     if not math.isfinite(seconds) or seconds > LONGEST:
         return None
     return max(0.0, seconds)
@@ -48,7 +49,7 @@ def number(text: str) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """`34s`, `6m0s`, `20ms`, `1h2m`: as Google and OpenAI write spans."""
+    """Reads `34s`, `6m0s`, `20ms`, `1h2m`: spans as Google and OpenAI write them."""
     match = _DURATION.fullmatch(text.strip()) if 0 < len(text) <= 40 else None
     if match is None or not any(match.groups()):
         return None
@@ -57,7 +58,7 @@ def duration(text: str) -> float | None:
 
 
 def instant(text: str) -> float | None:
-    """An HTTP date or an RFC 3339 time, as seconds since 1970. Without a zone it is UTC."""
+    """Reads an HTTP date or an RFC 3339 time as seconds since 1970. A time without a zone is UTC."""
     from email.utils import parsedate_to_datetime  # slow to import, and dates are rare
 
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
@@ -73,7 +74,7 @@ def instant(text: str) -> float | None:
 
 
 def wait_of(value: object, now: float) -> float | None:
-    """Seconds from what a `retry_after` may be: a number, a span, an instant, or a text of one of them."""
+    """Reads seconds from a `retry_after`: a number, a span, an instant, or a text of one of these."""
     if isinstance(value, timedelta):
         return finite(value.total_seconds())
     if isinstance(value, datetime):
@@ -89,7 +90,7 @@ def wait_of(value: object, now: float) -> float | None:
 
 
 def _span(text: str, now: float) -> float | None:
-    """Seconds, a span with units, or a date."""
+    """Reads seconds from a text: a number, a span with units, or a date."""
     found = number(text)
     if found is not None:
         return finite(found)
@@ -103,7 +104,7 @@ def _until(text: str, now: float) -> float | None:
 
 
 def _reset(text: str, now: float) -> float | None:
-    """A reset: an instant since 1970 in seconds or milliseconds, else whatever `retry-after` may be."""
+    """Reads a reset: an instant since 1970 in seconds or milliseconds, else any form of `retry-after`."""
     found = number(text)
     if found is None or not math.isfinite(found) or found < _EPOCH:
         return _span(text, now)
@@ -122,7 +123,7 @@ def _retry_after(headers: Mapping[str, str], now: float, limited: bool) -> float
 
 
 def _exhausted(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
-    """`x-ratelimit-reset` and its cousins, where nothing remains of that limit."""
+    """Reads `x-ratelimit-reset` and similar headers of limits of which nothing remains."""
     waits = [
         _reset(headers[reset], now)
         for reset, remaining in _limits(headers)
@@ -132,7 +133,7 @@ def _exhausted(headers: Mapping[str, str], now: float, limited: bool) -> float |
 
 
 def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
-    """Anthropic sends its resets with every answer: they count only for a rate limit."""
+    """Reads the resets of Anthropic. Every answer has resets, so they count only for a rate limit."""
     if not limited:
         return None
     found = [
@@ -146,7 +147,7 @@ def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float |
 
 
 def _limits(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(header of a reset, header of what remains) for every limit named."""
+    """Lists (header of the reset, header of what remains) for every limit in the headers."""
     return [
         (name, name.removesuffix("-after").replace("reset", "remaining"))
         for name in headers
@@ -167,7 +168,7 @@ _PLACES: Final[tuple[Callable[[Mapping[str, str], float, bool], float | None], .
 
 
 def header_wait(headers: Mapping[str, str], now: float, *, limited: bool) -> float | None:
-    """The first header that says something. `limited`: the failure is a rate limit."""
+    """Returns the wait from the first header that has one. `limited`: the failure is a rate limit."""
     if not headers:
         return None
     for place in _PLACES:
@@ -178,13 +179,13 @@ def header_wait(headers: Mapping[str, str], now: float, *, limited: bool) -> flo
 
 
 def delay_in_text(text: str) -> float | None:
-    """Google's `"retryDelay": "34s"` where a library kept only the text of the answer."""
+    """Reads Google's `"retryDelay": "34s"` where a library kept only the text of the answer."""
     match = _RETRY_DELAY.search(text)
     return finite(float(match[1])) if match else None
 
 
 def wait_in_words(text: str) -> float | None:
-    """`try again in 1m30s`, `retry after 56 seconds`: what a rate limit says to people, in lower case."""
+    """Reads `try again in 1m30s`, `retry after 56 seconds` in the lower-case message of a rate limit."""
     asked = _ASKED.search(text)
     if asked is None:
         return None

@@ -1,6 +1,6 @@
-"""The rules by which a failure is known, in their order: the first that knows wins.
+"""Defines the rules that find the detail of a failure, in their order: the first that knows wins.
 
-A rule is a function from a Failure to a detail or None. RULE_NOTES says how each one knows.
+A rule is a function from a Failure to a detail or None. RULE_NOTES says how each rule knows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RARE_STATUSES: Final[dict[int, str]] = {
     451: "authority",
     499: "network",
 }
-"""Statuses of calls that a task makes itself; a delivery takes every 4xx it does not know as final."""
+"""Statuses of calls that a task makes itself; a delivery takes every unknown 4xx as final."""
 
 
 def _control(failure: Failure) -> str | None:
@@ -80,7 +80,7 @@ _UNCERTAIN: Final = re.compile(
 
 
 def _outcome_unknown(failure: Failure) -> str | None:
-    """Before anything about timeouts: these classes often derive from them."""
+    """Finds an unknown outcome. The rule goes before rules on timeouts, from which these classes often derive."""
     if class_detail(failure.types) == "outcome_unknown" or _named(failure.types, _UNCERTAIN):
         return "outcome_unknown"
     state = failure.sqlstate
@@ -88,12 +88,12 @@ def _outcome_unknown(failure: Failure) -> str | None:
 
 
 def _own_limits(failure: Failure) -> str | None:
-    """The job met a limit of the process that runs it, which says nothing about the job or about what it calls."""
+    """Finds a limit of the process that runs the job; the limit says nothing about the job or its downstreams."""
     return "own_limits" if _met_our_limit(failure, 6) else None
 
 
 def _met_our_limit(failure: Failure, depth: int) -> bool:
-    """Here or in what it wraps. An answer of another system may name the same error: that is about its own limits."""
+    """Returns whether a failure, or one it wraps, is a limit of this process. An answer is about other limits."""
     if failure.status is not None or depth == 0:
         return False
     if ERRNOS.get(failure.errno or 0) == "own_limits" or class_detail(failure.types) == "own_limits":
@@ -118,7 +118,7 @@ _INPUT_TOKENS: Final = re.compile(
 
 
 def _refused_with(failure: Failure) -> int | None:
-    """The status of a refusal. An error inside a stream carries the stream's own 200, which says nothing about it."""
+    """Returns the status of a refusal. An error inside a stream carries the stream's 200, which says nothing."""
     status = failure.status
     return status if status is not None and status >= 300 else None
 
@@ -133,7 +133,7 @@ def _overflow_phrase(failure: Failure) -> str | None:
 
 
 def _throttled(failure: Failure) -> bool:
-    """Too many tokens a minute."""
+    """Returns whether a failure is about too many tokens a minute."""
     return "throttl" in text_of(failure) or any(code_detail(code) == "rate_limited" for code in failure.codes)
 
 
@@ -156,7 +156,7 @@ def _quota(failure: Failure) -> str | None:
 
 
 def _refusal_phrase(failure: Failure) -> str | None:
-    """Told in words only, where a framework keeps nothing but the text."""
+    """Finds a refusal in words, for frameworks that keep nothing but the text."""
     refused = _refused_with(failure) in (None, 400, 422) and "refusal" in find_topics(text_of(failure))
     return "refusal" if refused else None
 
@@ -167,7 +167,7 @@ def _limit_class(failure: Failure) -> str | None:
 
 
 def _expired_token(failure: Failure) -> str | None:
-    """Credentials that a refresh brings back, told apart from those that were never good."""
+    """Finds credentials that a refresh brings back, as opposed to credentials that were never good."""
     if "expired" not in find_topics(text_of(failure)):
         return None
     about = failure.status == 401 or any(
@@ -190,7 +190,7 @@ def _provider_code(failure: Failure) -> str | None:
 
 
 def _overloaded(failure: Failure) -> str:
-    """A server that says it has too much to do, by a code or in words, heals later than one that stumbled."""
+    """Tells an overload, by a code or in words, from another server error: an overload heals later."""
     coded = any(code_detail(code) == "provider_overloaded" for code in failure.codes)
     return "provider_overloaded" if coded or "overloaded" in text_of(failure) else "server_error"
 
@@ -208,7 +208,7 @@ _BUSY_SESSION: Final = re.compile(r"\bsession\b[^.\n]{0,100}\bis (?:currently ru
 
 
 def _busy_session(failure: Failure) -> bool:
-    """Another process has the agent's session open: an agent SDK says so in words only."""
+    """Returns whether another process has the agent's session open: an agent SDK says so in words only."""
     return calls_models(failure.types) and _BUSY_SESSION.search(text_of(failure)) is not None
 
 
@@ -218,7 +218,7 @@ def _rpc_code(failure: Failure) -> str | None:
 
 
 def _x_should_retry(failure: Failure) -> str | None:
-    """The sender knows best; the status only says in which way."""
+    """Follows the sender's word on whether to retry; the status only chooses the detail."""
     said = failure.headers.get("x-should-retry", "").strip().lower()
     if said == "true" or failure.retryable is True:
         detail = _http_status(failure)
@@ -234,7 +234,7 @@ def _x_should_retry(failure: Failure) -> str | None:
 
 
 def _github_rate_limit(failure: Failure) -> str | None:
-    """A 403 that counts is a rate limit, not a missing permission."""
+    """Finds a 403 with signs of a limit: a rate limit, not a missing permission."""
     if failure.status != 403:
         return None
     headers = failure.headers
@@ -243,7 +243,7 @@ def _github_rate_limit(failure: Failure) -> str | None:
 
 
 def _certificate(failure: Failure) -> str | None:
-    """A certificate that does not hold is no blip, however many layers call it one."""
+    """Finds a refused certificate, which is no network error, even if outer exceptions say so."""
     for link in failure.chain():
         if link.status is not None:
             return None
@@ -253,7 +253,7 @@ def _certificate(failure: Failure) -> str | None:
 
 
 def _garbled(failure: Failure) -> str | None:
-    """aiohttp calls an answer that is no HTTP a 400: no server sent that status."""
+    """Finds an answer that is no HTTP. aiohttp calls such an answer a 400, but no server sent that status."""
     link = failure.cause
     return "network" if link is not None and "aiohttp.http_exceptions.HttpProcessingError" in link.types else None
 
@@ -265,7 +265,7 @@ def _no_credentials(failure: Failure) -> str | None:
 
 
 def _unfit_data(failure: Failure) -> str | None:
-    """Data of a source that no model wrote: whether it fits next time is the source's affair, so it stays unknown."""
+    """Finds unfit data that no model wrote: whether the data fits next time depends on its source, so: unknown."""
     return "unknown" if class_detail(failure.types) == UNFIT and not failure.model_asked else None
 
 
@@ -289,7 +289,7 @@ def _http_status(failure: Failure) -> str | None:
 
 
 _OVERLOAD_STATUSES: Final = frozenset({400, 403, 405, 406, 408, 409, 417, 418, 420, 421, 422, 423, 424, 425, 498, 499})
-"""Statuses that some providers send when they are overloaded. 401, 404 and 429 mean what they say."""
+"""Statuses that some providers send when they are overloaded; 401, 404 and 429 keep their own meaning."""
 _OVERLOAD_WORDS: Final = re.compile(
     r"(?m)\b(?:is|are|be|currently|temporarily|server|model|engine|service|system) overloaded\b"
     r"|(?:^|: )overloaded(?:[.,!]|$| \()|\boverloaded[,.;:] (?:please )?(?:re)?try"
@@ -313,11 +313,11 @@ _WRAPPERS: Final = frozenset(
 
 
 _KUBERNETES: Final = frozenset({"kubernetes", "kubernetes_asyncio"})
-"""Their ApiException without a status is a connection that failed, unless what it was raised from had got an answer."""
+"""Packages whose ApiException without a status is a failed connection, unless its cause has a status."""
 
 
 def wraps(failure: Failure) -> bool:
-    """Whether the class is only the paper around another failure that says more."""
+    """Returns whether the class is only a wrapper around another failure that says more."""
     if failure.cause is None or not failure.types:
         return False
     name = failure.types[0]
@@ -329,7 +329,7 @@ def _errno(failure: Failure) -> str | None:
     return ERRNOS.get(failure.errno) if failure.errno is not None else None
 
 
-# ---- the last resort: names and words of what nobody typed
+# ---- the last resort: names and words of failures without a known class, code or status
 
 _TIMEOUT_NAME: Final = re.compile(r"(?:Timeout|TimedOut|TimeOut|DeadlineExceeded)(?:Error|Exception|Expired)?$")
 _RATE_NAME: Final = re.compile(r"(?:RateLimit\w*|TooManyRequests|Throttl\w+|FloodWait)(?:Error|Exception)?$")
@@ -423,4 +423,4 @@ RULE_NOTES: Final[dict[str, str]] = {name: note for name, _, note in _NOTED_RULE
 }
 """How each rule knows, in one sentence."""
 OF_THE_WHOLE: Final = RULES[: [name for name, _ in RULES].index("timed_out") + 1]
-"""What a group can say of itself; the rest its members say."""
+"""Rules for an exception group itself; its members decide by the other rules."""

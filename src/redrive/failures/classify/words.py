@@ -1,4 +1,4 @@
-"""What a failure says in words: its text, and the phrases by which the rules know it."""
+"""Finds known phrases in the text of a failure, for the rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MUST_REDUCE: Final = (
     "messages must be reduced",
     "request too large for",
 )
-"""The request itself is over a limit: waiting does not make it smaller, whatever the status says."""
+"""Phrases of a request that is over a limit: waiting does not make the request smaller, whatever the status is."""
 QUOTA_PHRASES: Final = (
     "credit balance is too low",
     "exceeded your current quota",
@@ -67,7 +67,7 @@ QUOTA_PHRASES: Final = (
     "account is not active",
 )
 PER_TIME: Final = ("resource_exhausted", "perminute", "per minute", "retrydelay", "per day")
-"""A quota that fills again by itself is a rate limit, whatever the message calls it."""
+"""Phrases of a quota that fills again by itself: such a quota is a rate limit, even if the message says quota."""
 REFUSAL_PHRASES: Final = (
     "content management policy",
     "content filtering policy",
@@ -101,11 +101,11 @@ BROKEN_SQL: Final = (
     "within a transaction", "malformed json",
 )  # fmt: skip
 BUSY_STORE: Final = ("database is locked", "busy redis is busy", "misconf redis is", "noreplicas not enough")
-"""What a store says that no code and no class of its library tells."""
+"""Messages of busy stores that come without a telling code or class."""
 LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection", "too many requests")
-"""A 403 that says so counts: it is no missing permission."""
+"""Words that make a 403 a rate limit, not a missing permission."""
 
-# ---- the last resort: words of what nobody typed
+# ---- the last resort: words of failures without a known class, code or status
 
 TIMEOUT_WORDS: Final = (
     "timed out",
@@ -159,7 +159,7 @@ def _lower(message: str, body: str | None) -> str:
 
 
 def text_of(failure: Failure) -> str:
-    """What people would read, in lower case."""
+    """Returns the message and the body of a failure in lower case."""
     return _lower(failure.message, failure.body)
 
 
@@ -198,5 +198,5 @@ def find_topics(text: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def find_last_topics(text: str) -> frozenset[str]:
-    """The same for the words that count only where nothing typed speaks."""
+    """Finds the topics of words that count only if no class, code or status decides."""
     return frozenset([kind for kind, phrases in _LAST_WORDS.items() if _has(text, phrases)])
