@@ -1,4 +1,4 @@
-"""What people may write into a field: names, texts and numbers. One rule for each, for every verb and every door.
+"""Checks names, texts and numbers from users. Every verb and every door uses the same rules.
 
 Each refusal names the field and the limit.
 """
@@ -17,19 +17,19 @@ KEY_LIMIT: Final = 500
 TEXT_LIMIT: Final = 1000
 MOST_LISTED: Final = 10_000
 MOST: Final = 2**53
-"""What anything is counted to: beyond, not everybody who reads JSON counts exactly."""
+"""The largest accepted number: some readers of JSON do not represent larger ones exactly."""
 SHOWN: Final = 80
-"""Characters of what was refused: it may be a whole book."""
+"""Characters of a refused value that a message shows, because the value may be very long."""
 MOST_NAMED: Final = 10
-"""Names that a refusal lists."""
+"""Most names that a refusal lists."""
 LEAST_PART: Final = 3
-"""Characters of an id by which a thing is found: fewer would find anything."""
+"""Fewest characters of an id that are searched for: fewer would match almost any id."""
 ID_LENGTH: Final = 32
 HALF: Final = "is not UTF-8: it has half a character in it"
 
 
 def check_name(field: str, value: object, limit: int = NAME_LIMIT) -> str:
-    """A name stands in lists, logs and addresses: short, and nothing in it that does not print."""
+    """Check a name: short and printable, because names appear in lists, logs and addresses."""
     if not isinstance(value, str) or not 1 <= len(value) <= limit or not value.isprintable():
         raise InvalidOption(field=field, problem=f"{value!r:.{SHOWN}} must be 1 to {limit} printable characters")
     return value
@@ -40,7 +40,7 @@ def optional_name(field: str, value: object, limit: int = NAME_LIMIT) -> str | N
 
 
 def check_names(field: str, names: object) -> tuple[str, ...]:
-    """Several names. A text would be taken for its letters, and found to name nothing."""
+    """Check several names. A single text is refused, because it would be read as a list of its letters."""
     if isinstance(names, str):
         raise InvalidOption(field=field, problem=f"is a list of names: {field}=[{names!r:.{SHOWN}}]")
     if not isinstance(names, Iterable):
@@ -49,7 +49,7 @@ def check_names(field: str, names: object) -> tuple[str, ...]:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Half a character, as a wrong decoding leaves it, is not text: it can be neither stored nor sent."""
+    """Return whether a value is text. Half a character (a wrong decoding) is not: it cannot be stored or sent."""
     if not isinstance(value, str):
         return False
     try:
@@ -60,7 +60,7 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def check_texts(**said: object) -> None:
-    """Texts that are kept, by field; None is not said."""
+    """Check texts that are stored, by field; None means that the field is not given."""
     for field, text in said.items():
         if text is None:
             continue
@@ -71,7 +71,7 @@ def check_texts(**said: object) -> None:
 
 
 def check_words(who: object, why: object) -> None:
-    """Who does something and why, as it is kept. An empty reason is none."""
+    """Check the actor and the reason of an action, which are stored. An empty text means no reason."""
     check_name("who", who)
     if why != "":
         check_texts(why=why)
@@ -87,7 +87,7 @@ def check_range(field: str, value: object, least: int, most: int) -> int:
 def check_number(
     field: str, value: object, least: float = 0, most: float = MOST, *, above: bool = False, endless: bool = False
 ) -> float:
-    """`above` leaves out the least itself; `endless` takes infinity. What is no number is in no range; nor is NaN."""
+    """Check a number. `above` excludes `least` itself; `endless` accepts infinity; NaN is refused."""
     if endless and value == inf:
         return inf
     if not is_number(value) or not least <= value <= most or (above and value == least):
@@ -98,14 +98,14 @@ def check_number(
 
 
 def check_choice(field: str, value: object, choices: Collection[str]) -> str:
-    """One of a few fixed words."""
+    """Check that a value is one of a few fixed words."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidOption(field=field, problem=f"{value!r:.{SHOWN}} is not one of {', '.join(choices)}")
     return value
 
 
 def check_known(field: str, value: str, known: Collection[str], owner: str) -> str:
-    """A name that its owner has; one that is not known is answered with those that may be meant."""
+    """Check that the owner has this name; the refusal of an unknown name suggests similar ones."""
     if value in known:
         return value
     listed, more = sorted(known)[:MOST_NAMED], len(known) - MOST_NAMED
@@ -115,7 +115,7 @@ def check_known(field: str, value: str, known: Collection[str], owner: str) -> s
 
 
 def suggestion(value: str, known: Collection[str]) -> str | None:
-    """Asks whether one of the known names that look like this one is meant; None where none does."""
+    """Return a question that suggests similar known names; None if no known name is similar."""
     from difflib import get_close_matches
 
     near = get_close_matches(value, known, n=3)
@@ -123,17 +123,17 @@ def suggestion(value: str, known: Collection[str]) -> str | None:
 
 
 def check_limit(limit: object) -> int:
-    """How many a listing gives at most."""
+    """Check the most entries that a listing may return."""
     return check_range("limit", limit, 1, MOST_LISTED)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Tells whether a value is a number. True and False are none, although they are to Python."""
+    """Return whether a value is a number. True and False are not, although Python counts them as int."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_id(field: str, value: object) -> str:
-    """What something is asked for by. Any text may be: whether there is such a thing, its store says."""
+    """Check an id. Any text is accepted: the store decides whether the id exists."""
     if not isinstance(value, str):
         raise InvalidInput(field=field, problem=f"{value!r:.{SHOWN}} is not an id: ids are texts")
     if not is_text(value):
@@ -142,12 +142,12 @@ def check_id(field: str, value: object) -> str:
 
 
 def is_part_of_id(text: str) -> bool:
-    """Whether a job may be found by it."""
+    """Return whether a text is long enough to find a job by a part of its id."""
     return LEAST_PART <= len(text) <= ID_LENGTH and text.isalnum()
 
 
 def the_only(found: Sequence[T], part: str, field: str) -> T | None:
-    """What a part of its id has found: None where nothing has it or it is too short, a refusal where several have."""
+    """Return the only match for a part of an id: None if no id has the part or it is too short. Refuses several."""
     if len(part) < LEAST_PART:
         return None
     if len(found) > 1:

@@ -1,4 +1,4 @@
-"""What a retry may repeat: an outside effect is intended, landed, absent or unknown; a manifest says how to look."""
+"""Decides whether a retry repeats an outside effect: intended, landed, absent or unknown; manifests verify it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["intended", "landed", "absent", "unknown"]
 
 
 class EffectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One `ctx.once` or `redrive.once`: written as an intent before the call, closed after it."""
+    """The record of one `ctx.once` or `redrive.once`: written as an intent before the call, closed after the call."""
 
     name: Name
     key: Name
@@ -25,15 +25,15 @@ class EffectRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     result: Outside = None
     note: str | None = None
     process: Name | None = None
-    """Of an effect without a job: the process that has begun it, by its name in the store."""
+    """The process that began an effect without a job, by its name in the store."""
     doubtful: bool = False
-    """Absent because a verifier did not see it, which is no proof: it is looked for again before it is done."""
+    """Absent only because a verifier did not see the effect, which is no proof: verify again before performing."""
     forgotten: bool = False
-    """The result is not JSON, was dropped by retention or erased; only the key is remembered."""
+    """Whether only the key is kept: the result is not JSON, was dropped by retention or was erased."""
 
     @property
     def open(self) -> bool:
-        """Whether it may have landed: it was begun, and nothing tells how it ended."""
+        """Whether the effect may have landed: it was begun, and its end is not recorded."""
         return self.status in ("intended", "unknown")
 
 
@@ -41,7 +41,7 @@ NextStep = Literal["perform", "return_recorded", "verify", "hold"]
 
 
 def next_step(known: EffectRecord | None, *, can_verify: bool, idempotent: bool) -> NextStep:
-    """What a (re)play does about an effect, given what is recorded of it."""
+    """Decide what a run or replay does about an effect, given the effect's record."""
     if known is None or known.status == "absent":
         return "perform"
     if known.status == "landed":
@@ -52,18 +52,18 @@ def next_step(known: EffectRecord | None, *, can_verify: bool, idempotent: bool)
 
 
 def is_seen(found: object) -> bool:
-    """Whether a verifier of `once` saw the effect. None, False and what is empty (`[]`, `0`, `""`) say no."""
+    """Return whether a verifier of `once` saw the effect. None, False and empty values (`[]`, `0`, `""`) mean no."""
     return bool(found)
 
 
 Holder = Literal["here", "alive", "unseen", "gone"]
-"""What is known of the process that has begun an effect without a job: it performs the effect in this process or in
-another one that lives, it cannot be seen from this host, or it does not perform it any more."""
+"""What is known of the process that began an effect without a job: this process or another live one performs the
+effect, the process cannot be seen from this host, or the process no longer performs the effect."""
 OnceStep = Literal["perform", "return_recorded", "verify", "hold", "wait", "refuse"]
 
 
 def once_step(known: EffectRecord | None, holder: Holder, *, can_verify: bool) -> OnceStep:
-    """Decides what a call of an effect without a job does, given what is recorded and who has begun it."""
+    """Decide what a call of an effect without a job does, given its record and the process that began the effect."""
     if known is not None and known.status == "intended" and holder != "gone":
         return "wait" if holder == "here" else "refuse"
     if known is not None and known.status == "absent" and known.doubtful and can_verify:
@@ -80,12 +80,12 @@ Verify = Callable[[dict[str, Any], Any], Any]
 
 
 class Effect:
-    """One outside effect of a task, and how to see whether it landed: `effects=[Effect("note", verify=find_note)]`.
+    """One outside effect of a task, and how to verify it: `effects=[Effect("note", verify=find_note)]`.
 
-    `verify(payload, witness)` says True (or "verified") where it sees what the effect leaves behind, False (or
-    "absent") where it does not, None (or "indeterminate") where it cannot tell; an exception cannot tell either. It may
-    be async. `witness` is what the failed attempt left to look for (`OutcomeUnknown(witness=…)`), else None. For an
-    effect that removes something, `mode="absent"`: what is gone has landed.
+    `verify(payload, witness)` returns True (or "verified") if it sees a trace of the effect, False (or "absent") if it
+    does not, None (or "indeterminate") if it cannot tell; an exception means the same as None. `verify` may be async.
+    `witness` is what the failed attempt left to look for (`OutcomeUnknown(witness=…)`), else None. Use `mode="absent"`
+    for an effect that removes something: the effect has landed when the thing is gone.
     """
 
     def __init__(self, name: str, verify: Verify, *, mode: Mode = "present") -> None:
@@ -100,7 +100,7 @@ class Effect:
 
 
 def read_verdict(found: object, mode: Mode) -> Verdict:
-    """What a verifier's answer means. A count or a search result speaks for itself; other words say nothing."""
+    """Translate a verifier's answer into a verdict. Counts and search results count by truth; unknown words do not."""
     if found is None or (isinstance(found, str) and found not in ("", "verified", "absent")):
         return "indeterminate"
     there = found == "verified" if isinstance(found, str) else bool(found)
@@ -108,7 +108,7 @@ def read_verdict(found: object, mode: Mode) -> Verdict:
 
 
 def combine_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
-    """All of a task's effects in one word. Nothing to look at is nothing known."""
+    """Combine the verdicts on all effects of a task. No verdicts are indeterminate."""
     kinds = set(verdicts)
     if not kinds or kinds == {"indeterminate"}:
         return "indeterminate"
@@ -124,7 +124,7 @@ _WORDS: Final[dict[Mode, dict[Verdict, str]]] = {
 
 
 def in_words(verdict: Verdict, mode: Mode) -> str:
-    """One effect's verdict as a person says it."""
+    """Write one effect's verdict for a person."""
     return _WORDS[mode].get(verdict, "cannot be told")
 
 
@@ -132,7 +132,7 @@ MOST_OF_A_PATH: Final = 1000
 
 
 def witness_path(witness: object) -> str | None:
-    """The path that a witness names, where it names one: callers are told where to look."""
+    """Return the path that a witness names, or None; the path tells callers where to look."""
     path = witness.get("path") if isinstance(witness, dict) else None
     return path if isinstance(path, str) and len(path) <= MOST_OF_A_PATH else None
 
@@ -141,7 +141,7 @@ Replay = Literal["done", "run", "hold"]
 
 
 def before_replay(verdicts: Collection[Verdict], *, idempotent: bool) -> Replay:
-    """What a replay does, given what was seen of each effect. What surely is not there may be done by anybody."""
+    """Decide what a replay does, given the verdict on each effect. If all are surely absent, any task may run again."""
     if combine_verdicts(list(verdicts)) == "verified":
         return "done"
     return "run" if idempotent or set(verdicts) == {"absent"} else "hold"
@@ -180,7 +180,7 @@ _MAY_HAVE_LANDED: Final = frozenset({408, 409, 425, 499})
 
 
 def proves_absent(failure: Failure) -> bool:
-    """Whether the error proves that nothing happened outside: never sent, or refused by the receiver."""
+    """Return whether the error proves that nothing happened outside: never sent, or refused by the receiver."""
     if _NEVER_SENT.intersection(failure.types):
         return True
     status = failure.status

@@ -1,4 +1,4 @@
-"""Payloads and results: what a job carries, as JSON text, checked before it is accepted."""
+"""Encodes, checks and decodes the payloads and results of jobs as JSON text."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Blob:
 
 
 class _HasBlob(Exception):
-    """The payload has a Blob in it and must be taken apart first."""
+    """Raised if the payload contains a Blob, which must be taken out first."""
 
 
 class Encoded(NamedTuple):
-    """A payload ready to be stored, and the blobs that go beside it."""
+    """A payload ready to be stored, and the blobs that are stored beside the payload."""
 
     text: str
     blobs: tuple[Blob, ...] = ()
     plain: bool = False
-    """Whether every value is a text, a number, a truth value or None under a text: JSON keeps all of these."""
+    """Whether all keys are texts and all values texts, numbers, booleans or None: JSON preserves all of these."""
 
 
 def _plain(value: object) -> Json:
-    """What msgspec does not know: pydantic models and other objects that say how they dump themselves."""
+    """Convert objects that msgspec does not know: pydantic models and other objects with `model_dump`."""
     if isinstance(value, Blob):
         raise _HasBlob
     dump = getattr(value, "model_dump", None)
@@ -70,7 +70,7 @@ _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
-    """The payload as JSON text. Refuses what JSON cannot say, what is too deep and what is too large."""
+    """Encode the payload as JSON text. Refuses values that JSON cannot express, too deep nesting and too large text."""
     if type(payload) is not dict and not isinstance(payload, Mapping):
         raise InvalidPayload(field="payload", problem=f"must be a JSON object, not {type(payload).__name__}")
     blobs: list[Blob] = []
@@ -80,7 +80,7 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
         except _HasBlob:
             payload = _take_blobs(payload, blobs)
             raw = _encode_without_blobs(payload)
-        # NaN becomes `null` when encoded and depth is bounded by the brackets: look closer only where one may be.
+        # NaN becomes `null` when encoded, and brackets bound the depth: check closely only if the text has either sign.
         if b"null" in raw or raw.count(b"{") + raw.count(b"[") > DEPTH:
             _walk(msgspec.to_builtins(payload, enc_hook=_plain), "payload")
     except InvalidPayload:
@@ -101,7 +101,7 @@ def encode(payload: Mapping[str, object], *, limit: int = LIMIT) -> Encoded:
 
 
 def canonical(arguments: Mapping[str, object]) -> str:
-    """The arguments as JSON text that is the same in every process: sets and names are sorted. Refuses Blobs."""
+    """Encode arguments as JSON text that is the same in every process: sets and names are sorted. Refuses Blobs."""
     if encode(arguments).blobs:
         raise InvalidPayload(field=_where(arguments), problem="has a Blob in it")
     plain = msgspec.to_builtins(arguments, enc_hook=_plain, str_keys=True, order="deterministic")
@@ -131,9 +131,9 @@ def _walk(value: Json, path: str, depth: int = 1, deepest: float = DEPTH) -> Non
 
 
 def check_kept(payload: Mapping[str, Any], encoded: Encoded, signature: Signature | None = None) -> None:
-    """Refuses what JSON would turn into something else: keys that are no texts, and sets.
+    """Refuse values that JSON would change: keys that are not texts, and sets.
 
-    A parameter whose annotation turns them back, as `set[str]` and `dict[int, str]` do, may have them.
+    Such values are accepted for a parameter whose annotation restores them, such as `set[str]` or `dict[int, str]`.
     """
     if encoded.plain:
         return
@@ -149,7 +149,7 @@ def check_kept(payload: Mapping[str, Any], encoded: Encoded, signature: Signatur
 
 
 def _check_same(value: object, path: str, *, sets: bool = True) -> None:
-    """Objects of other types say themselves how they are written; lists and tuples are the same to JSON."""
+    """Refuse sets and keys that are not texts. Other objects define their JSON form; tuples may become lists."""
     if sets and isinstance(value, set | frozenset):
         what = f"is a {type(value).__name__}, which JSON turns into a list"
         raise InvalidPayload(field=path, problem=f"{what}; give a list, or annotate the parameter as a set")
@@ -170,7 +170,7 @@ def _check_key(name: object, path: str) -> None:
 
 
 def _where(payload: Mapping[str, object]) -> str:
-    """The first top-level field that cannot be encoded."""
+    """Return the first top-level field that cannot be encoded."""
     for name, value in payload.items():
         try:
             _encode(value)
@@ -180,7 +180,7 @@ def _where(payload: Mapping[str, object]) -> str:
 
 
 def _take_blobs(value: Any, blobs: list[Blob]) -> Any:
-    """The payload with references in the place of its blobs."""
+    """Replace the blobs of a payload by references."""
     if isinstance(value, Blob):
         blobs.append(value)
         digest = hashlib.sha256(value.data).hexdigest()
@@ -205,7 +205,7 @@ _REFERENCE: Final = {"$blob", "media_type", "size", "sha256"}
 
 
 def put_back_blobs(value: Json, blobs: Mapping[int, Blob]) -> Json:
-    """The payload with its blobs again in the place of their references."""
+    """Replace the references in a payload by their blobs."""
     if isinstance(value, dict):
         if value.keys() == _REFERENCE and value["$blob"] in blobs:
             return blobs[value["$blob"]]
@@ -216,7 +216,7 @@ def put_back_blobs(value: Json, blobs: Mapping[int, Blob]) -> Json:
 
 
 def encode_result(value: object) -> tuple[str | None, str | None]:
-    """A result as JSON text, and a warning where it had to be stored as its repr. Never fails a finished job."""
+    """Encode a result as JSON text, with a warning if only its repr can be stored. Never fails a finished job."""
     if value is None:
         return None, None
     try:
@@ -226,7 +226,7 @@ def encode_result(value: object) -> tuple[str | None, str | None]:
 
 
 def lost_numbers(text: str | None, value: object) -> str | None:
-    """What to say where JSON has `null` in the place of a number that it cannot write."""
+    """Return a warning if JSON has `null` in the place of a number that JSON cannot express, else None."""
     if text is None or "null" not in text:
         return None
     try:
@@ -235,13 +235,13 @@ def lost_numbers(text: str | None, value: object) -> str | None:
             _walk(plain, "result", deepest=math.inf)
     except InvalidPayload as error:
         return f"{error}; it is stored as null"
-    except Exception:  # noqa: BLE001 - it is written already; what cannot be looked at so is left as it is
+    except Exception:  # noqa: BLE001 - the result is written already; a value that cannot be checked is left
         return None
     return None
 
 
 def _all_finite(value: Json) -> bool:
-    """In a moment, however large it is; where not, is looked for then."""
+    """Return whether all numbers are finite. This is fast for large values; the caller then finds the place."""
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:
@@ -250,10 +250,10 @@ def _all_finite(value: Json) -> bool:
 
 
 def repr_of(value: object) -> str:
-    """Returns the repr of any value as a text that can be stored."""
+    """Return the repr of any value as a text that can be stored."""
     try:
         return repr(value)[:10_000].encode("utf-8", "replace").decode()
-    except Exception as error:  # noqa: BLE001 - somebody else's __repr__
+    except Exception as error:  # noqa: BLE001 - a foreign __repr__
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
 
 
@@ -267,7 +267,7 @@ def _decode_hook(kind: type, value: Json) -> Any:
 
 
 class Signature:
-    """How a task's parameters map to its payload, both ways, by its annotations."""
+    """Mapping between a task's parameters and its payload, in both directions, by the task's annotations."""
 
     def __init__(self, function: Callable[..., Any], *, skip_first: bool) -> None:
         parameters = list(inspect.signature(function).parameters.values())[1 if skip_first else 0 :]
@@ -282,37 +282,37 @@ class Signature:
         self._returns = self._hinted.get("return", Any)
 
     def public(self, returns: Any) -> inspect.Signature:
-        """The parameters that a caller gives, with their annotations resolved."""
+        """Return the signature that a caller uses, with its annotations resolved."""
         hints = self._hinted
         resolved = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in self._signature.parameters.values()]
         return inspect.Signature(resolved, return_annotation=returns)
 
     def default(self, name: str | None) -> object:
-        """The default of a parameter; None where it has none."""
+        """Return the default of a parameter; None if the parameter has none."""
         found = (parameter.default for parameter in self._parameters if parameter.name == name)
         default = next(found, None)
         return None if default is inspect.Parameter.empty else default
 
     @property
     def defaults(self) -> dict[str, object]:
-        """What the parameters are that a payload may leave out."""
+        """The defaults of the parameters that a payload may leave out."""
         empty = inspect.Parameter.empty
         return {parameter.name: parameter.default for parameter in self._parameters if parameter.default is not empty}
 
     def same(self, one: str | None, other: str | None) -> bool:
-        """Whether two stored payloads are one call: a default is the same, spelled out or left out."""
+        """Return whether two stored payloads are the same call: a default may be spelled out or left out."""
         if one is None or other is None:
             return False
         try:
             filled = [{**self._written_defaults, **msgspec.json.decode(text)} for text in (one, other)]
-        except msgspec.MsgspecError:  # a disk has damaged what is stored: it cannot be compared
+        except msgspec.MsgspecError:  # a damaged payload cannot be compared
             return False
         left, right = (msgspec.json.encode(payload, order="sorted") for payload in filled)
         return left == right
 
     @cached_property
     def _written_defaults(self) -> dict[str, Json]:
-        """The defaults that a payload can spell out."""
+        """The defaults that can be written in a payload."""
         found: dict[str, Json] = {}
         for name, default in self.defaults.items():
             text, problem = encode_result(default)
@@ -321,7 +321,7 @@ class Signature:
         return found
 
     def takes(self, name: str) -> bool:
-        """Whether a payload may have it."""
+        """Return whether a payload may have a parameter of this name."""
         return self._open or name in self._names
 
     @property
@@ -330,7 +330,7 @@ class Signature:
         return self._names
 
     def _make_shape(self, function: Callable[..., Any]) -> type[msgspec.Struct] | None:
-        """A struct with the parameters as fields, so that one decode checks and converts them all."""
+        """Make a struct with the parameters as fields, so that one decode checks and converts all of them."""
         hints = _hints(function)
         fields: list[Any] = []
         for parameter in self._parameters:
@@ -345,7 +345,7 @@ class Signature:
         return msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """A call's arguments as a payload."""
+        """Convert a call's arguments to a payload."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -357,7 +357,7 @@ class Signature:
         return payload
 
     def arguments(self, text: str, blobs: Mapping[int, Blob] | None = None) -> dict[str, Any]:
-        """A stored payload as keyword arguments of the right types. Raises InvalidPayload where it does not fit."""
+        """Decode a stored payload to keyword arguments of the right types. Raises InvalidPayload on a mismatch."""
         try:
             if self._decoder is None or self._shape is None:
                 found: dict[str, Any] = put_back_blobs(msgspec.json.decode(text), blobs or {})
@@ -372,7 +372,7 @@ class Signature:
         return msgspec.structs.asdict(values)
 
     def restores(self, name: str, value: object) -> bool:
-        """Whether a parameter's annotation makes of the stored value what was given."""
+        """Return whether decoding by a parameter's annotation restores the given value."""
         kind = _supported(self._hinted.get(name, Any))
         try:
             found = msgspec.json.decode(_encode(value), type=kind, dec_hook=_decode_hook)
@@ -381,12 +381,12 @@ class Signature:
         return bool(found == value) or not isinstance(found, dict | list)
 
     def result(self, text: str | None) -> Any:
-        """A stored result as the type that the task says it returns."""
+        """Decode a stored result to the task's annotated return type."""
         return _read_result(text, self._returns)
 
 
 def result_reader(function: Callable[..., Any]) -> Callable[[str | None], Any]:
-    """Makes what reads a stored result as the type that a function says it returns."""
+    """Return a function that decodes a stored result to the annotated return type of `function`."""
     returns = _hints(function).get("return", Any)
     return lambda text: _read_result(text, returns)
 
@@ -403,7 +403,7 @@ def _read_result(text: str | None, returns: Any) -> Any:
 
 
 def _without_secrets(problem: str, text: str) -> str:
-    """What is wrong with a payload. It is kept and shown to others, and may quote a value."""
+    """Redact the problem of a payload, because the text is stored and shown and may quote a value."""
     try:
         given = msgspec.json.decode(text)
     except msgspec.MsgspecError:
@@ -412,7 +412,7 @@ def _without_secrets(problem: str, text: str) -> str:
 
 
 def _check_named(parameters: Sequence[inspect.Parameter]) -> None:
-    """What is given by its place alone cannot come from a payload, which has names."""
+    """Refuse positional-only parameters and *args: a payload has only named values."""
     for parameter in reversed(parameters):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             raise TypeError(f"a task takes named parameters; *{parameter.name} has no name in a payload")
@@ -428,12 +428,12 @@ def _same(value: Any) -> Any:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001 - annotations that do not resolve say nothing
+    except Exception:  # noqa: BLE001 - ignore annotations that do not resolve
         return {}
 
 
 def _supported(kind: Any) -> Any:
-    """The annotation if msgspec can decode it (models through our hook), else Any."""
+    """Return the annotation if msgspec can decode it (models through our hook), else Any."""
     if kind is Blob or (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         return kind
     try:

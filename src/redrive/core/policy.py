@@ -1,4 +1,4 @@
-"""Queue policies: how often, how soon, how long, how many at once. One precedence, one set of defaults."""
+"""Defines queue policies: how often, how soon, how long, how many at once. One precedence, one set of defaults."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Backoff = str | Callable[[int], float]
 
 Scope = Literal["process", "store"]
 MOST_ATTEMPTS: Final = 1000
-"""Of what a single job may ask for."""
+"""Most attempts that a single job may ask for."""
 HOUR: Final = 3600.0
 MOST_COMEBACKS: Final = 20
 JITTER: Final = 0.10
 SAFE_DELAY: Final = 60.0
-"""Where a backoff name is unknown: slow and safe, never a hot loop."""
+"""Seconds to wait if a backoff is unknown or fails: slow and safe, never a hot loop."""
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -36,32 +36,33 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What may be said about a queue, a task, a reason or a job. None means: the next one in the precedence."""
+    """Settings of a queue, a task, a reason or a job. None means: the next layer in the precedence decides."""
 
     max_attempts: int | None = None
     backoff: Any = None
     """A Backoff: a name or a function. (Its type is wider than files can say, so `check` looks at it.)"""
     base: float | None = None
     cap: float | None = None
-    """No wait of our own is longer. What a server asks for is bounded by `max_wait`."""
+    """The longest wait that redrive itself chooses. `max_wait` bounds the waits that servers ask for."""
     max_wait: float | None = None
     """The longest wait that a server may ask for with Retry-After or a reset. A longer wait sends the job to the
-    delayed lane, from where it comes back at that time."""
+    delayed lane; the job comes back at the time that the server named."""
     jitter: float | None = None
     lease: float | None = None
     max_age: float | None = None
     on_lost: Literal["retry", "dead_letter"] | None = None
     max_crashes: int | None = None
-    """So many processes may end with a job alone in them; then it waits in the delayed lane once, then for a person."""
+    """Most processes that may die with a job alone in them; then the job waits once in the delayed lane, then for a
+    person."""
     strategy: Literal["categorized", "plain"] | None = None
     rungs: int | None = None
-    """Changed tries that a job may have, on top of its attempts and whatever they are for; 0 means none."""
+    """Changed tries, for any cause, that a job may have on top of its attempts; 0 means none."""
     changed_after: float | dict[str, float] | None = None
     """Seconds before a changed try, or seconds by detail: `{"invalid_output": 5}`. `cap` bounds them."""
     quote_errors: bool | None = None
-    """Whether a retry may show the model what the failure said: shortened, fenced, marked as untrusted."""
+    """Whether a retry may show the failure's message to the model: shortened, fenced, marked as untrusted."""
     breaker_after: int | None = None
-    """So many failures of one cause in a row open the breaker of what is called; 0 means never."""
+    """How many failures of one cause in a row open the breaker of a downstream; 0 means never."""
     breaker_window: float | None = None
     breaker_pause: float | None = None
     """Seconds before the first probe; doubles with every probe that fails, up to 300."""
@@ -73,7 +74,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     comebacks: tuple[float, ...] | None = None
     """Seconds after its death at which a dead letter whose cause may heal comes back by itself; () means never."""
     timeout: float | None = None
-    """Seconds that an attempt may take, where its task does not say."""
+    """Seconds that an attempt may take, if its task sets no timeout."""
     stalled_after: float | None = None
     health_depth: int | None = None
     pain_depth: int | None = None
@@ -81,9 +82,9 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     criticality: Literal["critical", "high", "normal", "low"] | None = None
     retention: float | None = None
     fallback: Any = None
-    """Whether work that the store cannot take waits in the spool; or a function that does it where that fails, too."""
+    """Whether jobs that the store cannot take wait in the spool; or a function that does the job if that fails."""
     fallback_after: float | None = None
-    """Seconds that the store has to take work which has a fallback."""
+    """Seconds that the store has to accept a job that has a fallback."""
 
 
 DEFAULT: Final = Policy(
@@ -132,7 +133,7 @@ DURATIONS: Final = frozenset(
 
 
 def with_seconds(said: Mapping[str, Any], names: Collection[str] = DURATIONS) -> dict[str, Any]:
-    """What was said, with durations such as "5m" and timedeltas as seconds. What is no duration stays as it is."""
+    """Convert durations such as "5m" and timedeltas to seconds. Other values are not changed."""
     return {name: _in_seconds(value) if name in names else value for name, value in said.items()}
 
 
@@ -148,7 +149,7 @@ def _in_seconds(value: Any) -> Any:
 
 
 def merge(*layers: Policy | None) -> Policy:
-    """The first layer that says something wins, field by field."""
+    """Merge policies field by field; the first layer that sets a field wins."""
     said: dict[str, object] = {}
     for layer in reversed(layers):
         if layer is not None:
@@ -159,7 +160,7 @@ def merge(*layers: Policy | None) -> Policy:
 def effective(
     job: Policy | None, task: Policy | None, queue: Policy | None, reason: Reason | str, *, agent: Policy | None = None
 ) -> Policy:
-    """job > task > queue > reason > agent > default. `agent` is what holds for jobs with an agent."""
+    """Merge the layers: job > task > queue > reason > agent > default. `agent` applies to jobs with an agent."""
     return merge(job, task, queue, REASONS.get(reason), agent, DEFAULT)
 
 
@@ -181,7 +182,7 @@ BACKOFFS: Final[Mapping[str, Callable[[int, float], float]]] = {
 
 
 def delay_after(policy: Policy, failures: int, chance: float = 0.5) -> float:
-    """Seconds to wait after so many failures. `chance` in [0, 1) places the jitter; 0.5 is none.
+    """Return the seconds to wait after this many failures. `chance` in [0, 1) places the jitter; 0.5 is none.
 
     Jitter first, then the clamp: the cap is never exceeded and the delay never negative.
     """
@@ -201,16 +202,16 @@ def _raw_delay(backoff: Backoff | None, failures: int, base: float) -> float:
 
 
 def _ask_backoff(backoff: Callable[[int], float], failures: int) -> float:
-    """Calls the user's function. Where it fails, the wait is slow and safe, never a hot loop."""
+    """Call the user's function. If that function fails, the wait is slow and safe, never a hot loop."""
     try:
         seconds = float(backoff(failures))
-    except Exception:  # noqa: BLE001 - its answer would be told with the decision; there is none
+    except Exception:  # noqa: BLE001 - a user's function may raise any exception
         return SAFE_DELAY
     return seconds if isfinite(seconds) and seconds >= 0 else SAFE_DELAY
 
 
 def schedule(policy: Policy) -> list[float]:
-    """The whole table of waits of a policy, without jitter: one fewer than the attempts."""
+    """Return all waits of a policy, without jitter: one fewer than the attempts."""
     return [delay_after(policy, failures) for failures in range(1, policy.max_attempts or 1)]
 
 
@@ -236,11 +237,11 @@ _ABOVE_0: Final = (
     "fallback_after",
 )
 _ENDLESS: Final = frozenset({"cap", "max_wait", "retention", "max_age", "stalled_after"})
-"""What may also never come."""
+"""The limits that may be infinite."""
 
 
 def is_endless(name: str, value: object) -> bool:
-    """Whether it says that the limit of this name never comes, as `stalled_after=inf` does."""
+    """Return whether a value sets the limit of this name to infinity, as `stalled_after=inf` does."""
     return name in _ENDLESS and value == inf
 
 
@@ -253,7 +254,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def check(policy: Policy, where: str) -> Policy:
-    """Refuse impossible values when they are said, not when they bite."""
+    """Refuse impossible values when a policy is set, not when the policy is used."""
     for name in Policy.__struct_fields__:
         if (value := getattr(policy, name)) is not None:
             _check_field(name, value, f"{where}.{name}")
@@ -262,7 +263,7 @@ def check(policy: Policy, where: str) -> Policy:
 
 
 def _check_base(policy: Policy, where: str) -> None:
-    """Refuse a base that the backoff beside it ignores. A backoff of another layer may: there it is an inheritance."""
+    """Refuse a base that the same layer's backoff ignores. A backoff of another layer may ignore an inherited base."""
     backoff = policy.backoff
     if policy.base is None or backoff is None or backoff == "doubling":
         return
@@ -295,13 +296,13 @@ def _check_field(name: str, value: object, field: str) -> None:
 
 
 def check_fallback(field: str, value: object) -> None:
-    """Refuses what says neither whether there is a fallback nor which function it is."""
+    """Refuse a fallback that is neither a boolean nor a function."""
     if not isinstance(value, bool) and not callable(value):
         raise InvalidOption(field=field, problem=f"{value!r} is neither True nor False nor a function")
 
 
 def check_comebacks(field: str, value: object) -> None:
-    """Refuses a table of comebacks that is not a few times in seconds, each later than the one before."""
+    """Refuse a table of comebacks that is not a few times in seconds, each later than the one before."""
     if not isinstance(value, tuple | list) or len(value) > MOST_COMEBACKS:
         problem = f"{value!r:.80} is not a list of at most {MOST_COMEBACKS} times in seconds; () turns comebacks off"
         raise InvalidOption(field=field, problem=problem)
@@ -315,7 +316,7 @@ _CHANGEABLE: Final = tuple(name for name, (category, *_) in DETAILS.items() if c
 
 
 def _check_changed_after(field: str, said: object) -> None:
-    """Refuses what is neither seconds nor seconds by the name of a failure that a change can heal."""
+    """Refuse a `changed_after` that is neither seconds nor seconds by the detail of a conditional failure."""
     if not isinstance(said, Mapping):
         check_number(field, said)
         return

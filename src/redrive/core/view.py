@@ -1,7 +1,7 @@
-"""Makes answers to the outside of domain structs by their declaration, so that no door repeats them field by field.
+"""Makes answers from domain structs by their declarations, so that no door repeats the structs field by field.
 
 A field of type `At` is an instant and becomes an ISO text, a `Share` is rounded, texts are masked unless secrets are
-asked for. What else differs from the struct stands in its class variables: see `Shown`.
+asked for. Other differences between answer and struct are declared in class variables: see `Shown`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rounded(NamedTuple):
 
 
 Share = Annotated[float, Rounded(6)]
-"""A part of a whole."""
+"""A fraction of a whole."""
 
 
 class Keys(NamedTuple):
@@ -41,48 +41,48 @@ class Keys(NamedTuple):
 
 NAMES: Final = "names something"
 Name = Annotated[str, NAMES]
-"""A text by which something can be asked for: it is never masked."""
+"""A text that identifies something and is never masked."""
 OUTSIDE: Final = "from outside"
 Outside = Annotated[Any, OUTSIDE]
-"""Any JSON from outside: fields that are called like a secret are masked as well."""
+"""Any JSON from outside: fields with a name like a secret's are masked as well."""
 
 
 class Shown:
-    """Gives a struct `public()`, and the declarations of what the outside sees of it."""
+    """Base class that gives a struct `public()`, and the declarations of what answers show of the struct."""
 
     __slots__ = ()
     HIDDEN: ClassVar[tuple[str, ...]] = ()
     """Fields that answers do not have."""
     SHOWN: ClassVar[tuple[str, ...]] = ()
-    """Properties that answers have besides the fields; also of what a field holds: `job.recommendation`."""
+    """Properties that answers have besides the fields, also properties of a field's value: `job.recommendation`."""
     FLAT: ClassVar[tuple[str, ...]] = ()
-    """Fields whose own fields stand in the answer instead of them."""
+    """Fields that the answer replaces by the fields of their values."""
     RENAMED: ClassVar[Mapping[str, str]] = {}
-    """What is called otherwise in answers."""
+    """The names in answers of fields and properties that are renamed there."""
     SPARSE: ClassVar[bool] = False
     """Whether answers leave out fields that have their default."""
 
     TITLE: ClassVar[str] = ""
-    """What descriptions call it, where another has the name of its class."""
+    """The name of the struct in API descriptions, if another struct has the same class name."""
 
     def public(self) -> dict[str, Any]:
-        """As the outside sees it (JSON)."""
+        """Return the struct as answers show it (JSON)."""
         found: dict[str, Any] = view(self, secrets=True)
         return found
 
 
 class Field(NamedTuple):
-    """One field of an answer: where its value is found, and the type of that."""
+    """One field of an answer: the path to its value, and the value's type."""
 
     path: str
     type: Any
     default: Any = msgspec.NODEFAULT
-    """What is left out; NODEFAULT where nothing is."""
+    """The value for which answers leave the field out; NODEFAULT if they never do."""
 
 
 @lru_cache(maxsize=256)
 def fields_of(kind: Any) -> dict[str, Field]:
-    """The fields of an answer that is made of a struct or a named tuple, by name."""
+    """Return the fields of an answer made from a struct or a named tuple, by name."""
     hints = get_type_hints(kind, include_extras=True)
     hidden, flat = getattr(kind, "HIDDEN", ()), getattr(kind, "FLAT", ())
     renamed: Mapping[str, str] = getattr(kind, "RENAMED", {})
@@ -99,7 +99,7 @@ def fields_of(kind: Any) -> dict[str, Field]:
 
 
 def _inner(hint: Any) -> dict[str, Field]:
-    """The fields of what stands in a field that is shown flat."""
+    """Return the fields of the value of a field that is shown flat."""
     keys = _keys(hint)
     return {name: Field(name, get_args(get_args(hint)[0])[1]) for name in keys} if keys else fields_of(hint)
 
@@ -115,7 +115,7 @@ def _default(kind: Any, name: str) -> Any:
 
 
 def _type_at(kind: Any, path: str) -> Any:
-    """The type of a field or property, also of what another one holds."""
+    """Return the type of a field or property, also of one inside another field's value."""
     name, _, rest = path.partition(".")
     found = getattr(kind, name)
     getter = found.fget if isinstance(found, property) else None
@@ -125,13 +125,13 @@ def _type_at(kind: Any, path: str) -> Any:
 
 
 def view(value: Any, *, secrets: bool = False) -> Any:
-    """A domain value as an answer says it. `secrets`: texts are not masked."""
+    """Convert a domain value to an answer. `secrets`: texts are not masked."""
     return _anything(secrets)(value)
 
 
 @lru_cache(maxsize=2)
 def _anything(secrets: bool) -> Way:
-    """Writes a value by what it is, where no type says so."""
+    """Return a writer that chooses by each value's own type, for fields without a precise type."""
     mask = None if secrets else redact_text
 
     def written(value: Any) -> Any:
@@ -153,7 +153,7 @@ def _anything(secrets: bool) -> Way:
 
 @lru_cache(maxsize=512)
 def _struct(kind: Any, secrets: bool) -> Way:
-    """Writes structs of a type. What its declaration means is worked out once."""
+    """Return the writer for structs of a type. The type's declaration is evaluated once."""
     plan = [
         (name, _getter(kind, field.path), _way(field.type, secrets), field.default)
         for name, field in fields_of(kind).items()
@@ -179,7 +179,7 @@ def _getter(kind: Any, path: str) -> Way:
 
 @lru_cache(maxsize=1024)
 def _way(hint: Any, secrets: bool) -> Way | None:
-    """How values of a type are written, which are never None; None where they stay as they are."""
+    """Return the writer for values, never None, of a type; returns None if the values are not converted."""
     if hint is At:
         return iso
     origin, arguments = get_origin(hint), get_args(hint)
@@ -209,7 +209,7 @@ def _marked(hint: Any, marks: tuple[Any, ...], secrets: bool) -> Way | None:
 
 
 def _of_one(arguments: tuple[Any, ...], secrets: bool) -> Way | None:
-    """Of something that may be missing."""
+    """Return the writer for a union: an optional type's own writer, else one that chooses by value."""
     others = [one for one in arguments if one is not NoneType]
     return _way(others[0], secrets) if len(others) == 1 else _anything(secrets)
 
