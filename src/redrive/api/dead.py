@@ -1,4 +1,4 @@
-"""`rd.dead`: dead letters, and the verbs that a person, or an agent for them, has for them."""
+"""`rd.dead`: lists dead letters, and carries out the verbs of a person, or of an agent for that person."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 
 class Dead:
-    """Dead letters: what failed, why, and what to do about it.
+    """Dead letters: failed jobs, their causes, and the verbs of triage.
 
-    The verbs of triage take one id and give the job; or `ids=[…]`, or the filters of `list` (all=True for everything),
-    and give what became of them all. Whatever was done can be taken back with `undo`, except a purge.
+    The verbs of triage take one id and return the job; or take `ids=[…]`, or the filters of `list` (all=True for
+    everything), and return the result for all jobs. `undo` takes any act back, except a purge.
     """
 
     def __init__(
         self, core: Core, acts: Acts, redrives: Redrives, groups: Groups, recorder: Callable[[], FailureRecorder]
     ) -> None:
-        """`recorder` is asked for when it is needed: enqueueing stands between both, and needs this class."""
+        """Keeps the services. `recorder` is called late, because it depends on enqueueing, which needs this class."""
         self._core = core
         self._acts = acts
         self._redrives = redrives
@@ -60,16 +60,16 @@ class Dead:
         self._purging = Purging(core, acts)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> Page:
-        """Newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
+        """Lists the newest first. Filters: queue, task, agent, lane, because, category, detail, error_class, …"""
         chosen = make_filter({**filters, "state": "dead"})
         return await self._core.store.find(chosen, cursor, check_limit(limit))
 
     async def show(self, id: str) -> Job:
-        """One dead letter with every attempt, its cause, the decision and why."""
+        """Reads one dead letter with every attempt, its cause, the decision and the reason."""
         return await find_job(self._core.store, id, (State.dead,))
 
     async def groups(self, **filters: Any) -> builtins.list[GroupView]:
-        """The error groups of the dead letters, unresolved ones first; `rd.groups` resolves or ignores them."""
+        """Lists the error groups, unresolved ones first; `rd.groups` resolves or ignores groups."""
         return await self._groups.list(**filters)
 
     @overload
@@ -88,9 +88,9 @@ class Dead:
         why: str | None = None,
         **filters: Any,
     ) -> Job | RedriveRun:
-        """Back to the queue: same id, key and history; fresh attempts where they were used up.
+        """Sends the job back to its queue: same id, key and history; fresh attempts if they were used up.
 
-        Many at once are a redrive of their own, which workers carry out: see `rd.redrives`.
+        Many jobs at once are a bulk redrive, which workers carry out: see `rd.redrives`.
         """
         if id is None:
             return await self._redrives.start(ids, all=all, who=who, why=why, **filters)
@@ -98,7 +98,7 @@ class Dead:
         return await self._one("redrive", {}, id, who, why)
 
     async def revive(self, id: str, *, who: str, why: str) -> Job:
-        """Redrive for a program, which has not looked: a dead letter whose effect may have landed stays dead."""
+        """Redrives for a program, which has not checked the job: one whose effect may have landed stays dead."""
         return await self._acts.one(reviving(self._core, who, why), id)
 
     @overload
@@ -127,9 +127,9 @@ class Dead:
         where: Mapping[str, Any] | None = None,
         **words: Any,
     ) -> Job | Acted | RedriveRun:
-        """Any verb of triage by its name: one job by its id, or many by ids, `where` (the filters) or all=True.
+        """Carries out a verb of triage by name, on one job by id, or on many by ids, `where` (the filters) or all=True.
 
-        The verb's own words go by their names, as in `rd.dead.defer`.
+        The verb's words are keyword arguments, as in `rd.dead.defer`.
         """
         found = verb_named(verb)
         if id is not None:
@@ -195,9 +195,9 @@ class Dead:
         where: Mapping[str, Any] | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """Back to the queue for another agent. Consents that were given for the one before do not count for it.
+        """Sends the job back to its queue for another agent. Consents given for the old agent do not count for the new.
 
-        `agent` names the new one; `where={"agent": "writer"}` are filters whose names the verb has taken.
+        `agent` names the new agent; `where={"agent": "writer"}` gives filters whose names the verb uses itself.
         """
         chosen = {**filters, **(where or {})}
         return await self._act("reassign", {"agent": agent}, id, ids, chosen, all=all, who=who, why=why)
@@ -232,9 +232,9 @@ class Dead:
         where: Mapping[str, Any] | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """Out of the way until then (a time, or a span from now); `owner` sees to it. It comes back by itself.
+        """Sets the job aside for `owner` until a time, or for a span from now. The job comes back automatically.
 
-        `where={"owner": "ada"}` are filters whose names the verb has taken.
+        `where={"owner": "ada"}` gives filters whose names the verb uses itself.
         """
         words, chosen = {"owner": owner, "until": until}, {**filters, **(where or {})}
         return await self._act("defer", words, id, ids, chosen, all=all, who=who, why=why)
@@ -255,7 +255,7 @@ class Dead:
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """What was deferred is a dead letter again, before its time."""
+        """Makes a deferred job a dead letter again before its time."""
         return await self._act("recall", {}, id, ids, filters, all=all, who=who, why=why)
 
     async def edit(
@@ -267,7 +267,7 @@ class Dead:
         who: str = DEFAULT_WHO,
         why: str | None = None,
     ) -> Job:
-        """Back to the queue with another input. The payload as it was enqueued stays; receivers get a new key.
+        """Sends the job back to its queue with another input. Keeps the enqueued payload; receivers get a new key.
 
         Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
         """
@@ -275,7 +275,7 @@ class Dead:
         return await self._one("edit", words, id, who, why)
 
     async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
-        """What an edit would mean: differences in words, errors by field, what it voids, what landed, what is tainted.
+        """Previews an edit: differences in words, errors by field, voided consents, landed effects, tainted texts.
 
         Changes nothing.
         """
@@ -296,10 +296,10 @@ class Dead:
         where: Mapping[str, Any] | None = None,
         **filters: Any,
     ) -> RedriveRun:
-        """Edit all of these in the same way and bring them back: one run, as `rd.redrives` lists them.
+        """Edits many dead letters in the same way and redrives them, as one run that `rd.redrives` lists.
 
         `patch` is a JSON merge patch (RFC 7396): the fields to change; null removes one. Each job keeps the payload as
-        it was enqueued. Where the patched input does not fit its task, or changes nothing, the job is skipped.
+        it was enqueued. If the patched input does not fit the task, or changes nothing, the job is skipped.
         `canary`, `pass_rate`, `rate` and `token` are those of `rd.redrives.start`; `undo` takes the run's id.
         """
         words = read_words(self._core, VERBS["edit"], {"patch": patch}, many=True)
@@ -318,9 +318,9 @@ class Dead:
         where: Mapping[str, Any] | None = None,
         **filters: Any,
     ) -> PatchPreview:
-        """What `edit_many` would do: how many change, samples of the differences, errors by field, what is refused.
+        """Previews `edit_many`: how many jobs change, samples of the differences, errors by field, refusals.
 
-        Changes nothing. `token`, given to `edit_many`, refuses to edit anything but exactly these.
+        Changes nothing. With the preview's `token`, `edit_many` edits exactly these jobs or none.
         """
         words = read_words(self._core, VERBS["edit"], {"patch": patch}, many=True)
         return await edit.preview_many(
@@ -328,11 +328,11 @@ class Dead:
         )
 
     async def diff(self, id: str, one: int, other: int, *, secrets: bool = False) -> builtins.list[str]:
-        """What two runs of a job were given differently, in words; empty where nothing was. Secrets are masked."""
+        """Lists how the inputs of two runs of a job differ, in words; empty if they are equal. Secrets are masked."""
         return input_diff.difference(self._core, await find_job(self._core.store, id), one, other, secrets=secrets)
 
     async def inputs(self, id: str, *, secrets: bool = False) -> dict[int, Json]:
-        """What each run of a job was given. Secrets are masked."""
+        """Returns the input of each run of a job. Secrets are masked."""
         return input_diff.inputs(self._core, await find_job(self._core.store, id), secrets=secrets)
 
     @overload
@@ -361,7 +361,9 @@ class Dead:
         where: Mapping[str, Any] | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """`delayed`: it comes back by itself. `manual`: it waits for eyes. `where={"lane": …}` says from which."""
+        """Moves the job to `delayed` (it comes back automatically) or `manual` (it waits for a person).
+
+        `where={"lane": …}` filters by the present lane."""
         chosen = {**filters, **(where or {})}
         return await self._act("move_lane", {"lane": lane}, id, ids, chosen, all=all, who=who, why=why)
 
@@ -381,7 +383,7 @@ class Dead:
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """Discard it. It can be restored."""
+        """Discards the job, which can be restored."""
         return await self._act("discard", {}, id, ids, filters, all=all, who=who, why=why)
 
     @overload
@@ -400,7 +402,7 @@ class Dead:
         why: str | None = None,
         **filters: Any,
     ) -> Job | Acted:
-        """A discarded job is a dead letter again, in the manual lane."""
+        """Makes a discarded job a dead letter again, in the manual lane."""
         return await self._act("restore", {}, id, ids, filters, all=all, who=who, why=why)
 
     @overload
@@ -419,42 +421,42 @@ class Dead:
         who: str = DEFAULT_WHO,
         **filters: Any,
     ) -> Job | Acted:
-        """Write something beside it for whoever looks next; it moves nothing."""
+        """Writes a note on the job for the next reader; the job does not move."""
         return await self._act("note", {"text": text}, id, ids, filters, all=all, who=who)
 
     async def matching(self, verb: str, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> int:
-        """How many jobs a verb would be about, as things are now; for asking before acting."""
+        """Counts the jobs that a verb would act on now, for a question before the act."""
         return await self._acts.matching(verb, ids, filters, all=all)
 
     async def notes(self, id: str) -> Sequence[Note]:
-        """What was written beside a job, in order."""
+        """Lists the notes on a job, oldest first."""
         return await self._acts.notes(id)
 
     async def acts(self, limit: int = 50) -> Sequence[Act]:
-        """What was done to dead letters and said of groups, by whom and why, the latest first."""
+        """Lists the acts on dead letters and groups, by whom and why, the latest first."""
         return await self._acts.latest(check_limit(limit))
 
     async def undo(self, act_id: str, *, who: str = DEFAULT_WHO, why: str | None = None) -> Acted:
-        """Take an act back: every job that nobody has touched since goes where it was; the others are told.
+        """Takes an act back: puts jobs that have not changed since back where they were, and reports the others.
 
-        By the act's id; the last act on a single job by that job's id. A purge cannot be taken back.
+        `act_id` is the act's id, or a job's id for the last act on that single job. A purge cannot be taken back.
         """
         return await self._undoing.undo(act_id, who, why)
 
     async def prune_acts(self) -> int:
-        """Forget what can no longer be taken back. The scheduler does it."""
+        """Drops what undo no longer needs, and old acts. The scheduler calls `prune_acts`."""
         return await self._acts.prune()
 
     async def add(
         self, job_id: str, payload: Json, error: BaseException | type[BaseException] | str | None = None, **said: Any
     ) -> Job:
-        """Record a failed job, as `redrive.to_dead_letter` does and with its options: attempt, task, queue, lane, …"""
+        """Records a failed job, like `redrive.to_dead_letter`, with its options: attempt, task, queue, lane, …"""
         from redrive.scripts.failure_records import check_details
 
         return await self._recorder().add(job_id, payload, error, check_details(said))
 
     async def take_in(self, job: Job) -> Job:
-        """A dead letter that waited beside the store. The same failure twice is one; another one of its job counts."""
+        """Records a dead letter that waited beside the store. The same failure counts once; another one is added."""
         from redrive.scripts.failure_records import NewDeadLetter
 
         return await self._recorder().take_in(NewDeadLetter(job))
@@ -475,11 +477,11 @@ class Dead:
         progress: Callable[[int], None] | None = None,
         follow: asyncio.Event | None = None,
     ) -> Imported:
-        """Take in lines of JSON: our records, or another program's queue by `mapping`. Repeating it changes nothing.
+        """Imports lines of JSON: redrive's, or another program's by `mapping`. A repeated import changes nothing.
 
-        Ids that `completed` names are not taken in, and dead letters of them that stand here are closed. Lines that
-        cannot be taken in are kept in `aside` (`<path>.aside.jsonl`), with number and reason. With `follow`, what other
-        programs append to the files is taken in as well, until the event is set; a renamed or truncated file is fine.
+        Skips ids that `completed` names, and closes their dead letters in the store. Lines that cannot be imported are
+        kept in `aside` (`<path>.aside.jsonl`), with number and reason. With `follow`, lines that other programs append
+        to the files are imported as well, until the event is set; a renamed or truncated file is fine.
         """
         from redrive.scripts import import_export
 
@@ -497,7 +499,7 @@ class Dead:
         append: bool = False,
         **filters: Any,
     ) -> Exported:
-        """Write dead letters as lines of JSON that `import_`, grep and jq read. Takes the filters of `list`."""
+        """Writes dead letters as lines of JSON that `import_`, grep and jq read. Takes the filters of `list`."""
         from redrive.scripts import import_export
 
         chosen = make_filter({**filters, "state": "dead"})
@@ -505,7 +507,7 @@ class Dead:
         return await import_export.export(self._core, path, chosen, **how)
 
     async def purge_plan(self, ids: Sequence[str] = (), *, all: bool = False, **filters: Any) -> PurgePlan:
-        """How many dead letters a purge would remove for good, and a token that stands for exactly these."""
+        """Counts the dead letters that a purge would remove for good, and makes a token for exactly these."""
         return await self._purging.plan(ids, filters, all=all)
 
     async def purge(
@@ -518,14 +520,14 @@ class Dead:
         confirm: str | None = None,
         **filters: Any,
     ) -> int:
-        """Remove contents for good, by id or by filter (dead letters only); the keys stay remembered. Counted.
+        """Removes contents for good, by id or by filter (dead letters only); keeps the keys. Returns the number.
 
-        `confirm` is the token of `purge_plan`: nothing goes unless it is exactly what was counted there.
+        `confirm` is the token of `purge_plan`: nothing is removed unless the jobs are exactly the counted ones.
         """
         return await self._purging.purge(await self._acts.meant("purge", ids, filters, all=all), who, why, confirm)
 
 
 def _check_alone(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
-    """Refuses ids or filters beside a single id: they would mean two different things."""
+    """Refuses ids or filters beside a single id, because the two would name different jobs."""
     if ids or filters or all:
         raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")

@@ -48,7 +48,7 @@ OTHER_GROUPS: Final = "other groups"
 
 
 class Chosen(msgspec.Struct):
-    """One group of the chosen dead letters: its first dead letter and how many there are."""
+    """One group of the chosen dead letters: its first dead letter and the number of dead letters."""
 
     fingerprint: str | None
     task: str

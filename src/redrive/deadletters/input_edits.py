@@ -69,7 +69,7 @@ def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     return patch
 
 
-# ---- masks: secrets never reach a page, and a mask that is left in place means the value behind it
+# ---- masks: pages never show secrets, and a mask left in place stands for the masked value
 
 
 def restore_masked(edited: Json, original: Json, field: str = "payload") -> Json:
@@ -248,7 +248,7 @@ _NOTHING = object()
 """Placeholder for a value that was never shown: equal to no other value."""
 
 
-# ---- what a preview shows
+# ---- previews
 
 
 class FieldError(msgspec.Struct, frozen=True):

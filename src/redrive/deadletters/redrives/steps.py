@@ -179,7 +179,7 @@ class Steps:
         written = await self._documents.write_step(id, parts(chunk, after, loaded, noted))
         return changed if written else 0
 
-    # -- clearing away
+    # -- dropping documents
 
     async def clear(self, id: str, flight: Flight) -> int:
         """Drops the documents of a start that died on the way. Such a start has moved nothing.
