@@ -113,7 +113,7 @@ async def _classes(core: Core, chosen: Filter) -> frozenset[str]:
 
 
 async def _known_classes(core: Core, seen: Seen) -> frozenset[str]:
-    """Reads the error classes that happened before the window; only if the window before did not have all of them."""
+    """Reads the error classes that happened before the window, if the window before lacks a class of the window."""
     if not unheard_of(seen):
         return frozenset()
     start = window_start(seen.now, seen.since)

@@ -436,7 +436,7 @@ FIRM_CLASSES: Final[dict[str, str]] = {
     "concurrent.futures.BrokenExecutor": "server_error",
     "concurrent.futures.InvalidStateError": "bug",
 }
-"""Classes that decide the detail, whatever status comes with them."""
+"""Classes that decide the detail even if a status comes with them."""
 
 UNFIT: Final = "unfit"
 """Mark of UNFIT_CLASSES in the index. The mark is no detail: a rule checks first whether a model was asked."""

@@ -93,7 +93,10 @@ def _own_limits(failure: Failure) -> str | None:
 
 
 def _met_our_limit(failure: Failure, depth: int) -> bool:
-    """Returns whether a failure, or one it wraps, is a limit of this process. An answer is about other limits."""
+    """Returns whether a failure, or one it wraps, is a limit of this process.
+
+    An answer of another system may name the same error: such an answer is about the limits of that system.
+    """
     if failure.status is not None or depth == 0:
         return False
     if ERRNOS.get(failure.errno or 0) == "own_limits" or class_detail(failure.types) == "own_limits":
@@ -126,7 +129,7 @@ def _refused_with(failure: Failure) -> int | None:
 def _overflow_phrase(failure: Failure) -> str | None:
     status = _refused_with(failure)
     if status in (None, 400, 413, 422, 429) and says(failure, MUST_REDUCE):
-        return "context_overflow"  # also as a 429: the request alone is over the limit, however long one waits
+        return "context_overflow"  # also as a 429: the request alone is over the limit, and waiting does not help
     if status not in (None, 400, 413, 422) or not _overflows(text_of(failure)):
         return None
     return None if failure.status != 413 and _throttled(failure) else "context_overflow"

@@ -46,7 +46,7 @@ MUST_REDUCE: Final = (
     "messages must be reduced",
     "request too large for",
 )
-"""Phrases of a request that is over a limit: waiting does not make the request smaller, whatever the status is."""
+"""Phrases of a request that is over a limit: waiting does not make the request smaller, even on a 429."""
 QUOTA_PHRASES: Final = (
     "credit balance is too low",
     "exceeded your current quota",
