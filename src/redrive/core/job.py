@@ -1,7 +1,7 @@
-"""Job, Attempt, Failure, Cause: the nouns every other part passes around.
+"""Defines Job, Attempt, Failure and Cause, the values that all other parts use.
 
-A Job is one row of the store, field by field, so that reading one costs a single constructor call. Rare, structured
-parts (options, changes) travel as JSON text and are decoded at their first use.
+A Job is one row of the store, field by field, so that reading a job costs a single constructor call. Rare, structured
+parts (options, changes) are kept as JSON text and decoded on access.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 from redrive.errors import JobError
 
 Json = Any
-"""A value that JSON can say."""
+"""A value that JSON can express."""
 At = Annotated[float, msgspec.Meta(description="seconds since 1970")]
-"""An instant. Answers to the outside write it as an ISO text."""
+"""An instant. Answers to the outside write an instant as an ISO text."""
 
 
 class State(StrEnum):
-    """Where a job is. `purged` is the tombstone that remembers the key of a removed job."""
+    """The state of a job. `purged` is the tombstone that keeps the key of a removed job."""
 
     waiting = "waiting"
     running = "running"
@@ -37,7 +37,7 @@ class State(StrEnum):
 ENDED = frozenset({State.done, State.dead, State.discarded, State.purged})
 
 CYCLE = "cycle:"
-"""Queues of scripts begin so: their jobs run where the script runs, and no worker takes them."""
+"""The prefix of scripts' queues: their jobs run where the script runs, and no worker claims them."""
 
 PRIORITIES = ("critical", "high", "normal", "low")
 Priority = Literal["critical", "high", "normal", "low"]
@@ -67,20 +67,20 @@ DEAD_REASONS = (
     "not_known_to_heal",
 )
 TRACE_ID: Final = "{trace_id}"
-"""Stands in the setting `trace_url` for the id of a job's trace."""
+"""The placeholder in the setting `trace_url` for the id of a job's trace."""
 DISCARD_REASONS = ("cancelled", "discarded")
 UNKNOWN: Final = "outcome_unknown"
 _TOLD_BY_OTHERS: Final = frozenset({"diverted", "imported", "restored"})
-"""Reasons of dead letters that no worker decided; what happened stands in their detail."""
+"""Reasons of dead letters that no worker decided; the detail of such a dead letter says what happened."""
 
 
 Ending = Literal["died", "lapsed", "frozen", "stopped"]
-"""How a running job lost its worker: the process is gone; its lease lapsed, for an unknown reason; the process lives
-and stood still; or it was told to stop and was gone before it gave the job back."""
+"""How a running job lost its worker: the process died; its lease lapsed for an unknown reason; the process lives but
+stood still; or the process was told to stop and ended before it gave the job back."""
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What all attempts of a job together may spend."""
+    """The most that all attempts of a job together may spend."""
 
     tokens: int | None = None
     output_tokens: int | None = None
@@ -89,7 +89,7 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an attempt has spent, as the task reported it."""
+    """The tokens and cost that an attempt has spent, as reported by the task."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -102,11 +102,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 CHAIN: Final = 6
-"""Failures of one chain of causes that are looked at."""
+"""Most failures of one chain of causes that are examined."""
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What was seen when an attempt failed: plain data, no exception objects, secrets already removed.
+    """The captured failure of an attempt: plain data, no exception objects, secrets already removed.
 
     `types` are the MRO's `module.qualname`s, most specific first; the class that was raised is the first.
     """
@@ -122,12 +122,12 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     headers: dict[str, str] = {}
     retry_after: float | None = None
     frames: tuple[str, ...] = ()
-    """Where it was raised and who called that, as `module:function:line`, innermost first."""
+    """The frames of the error and its callers, as `module:function:line`, innermost first."""
     cause: Failure | None = None
     members: tuple[Failure, ...] = ()
     recommendation: str | None = None
     body: str | None = None
-    """What the receiver answered, shortened."""
+    """The receiver's answer, shortened."""
     codes: tuple[str, ...] = ()
     """Every code the failure or its answer names, the most specific first; `code` is the first of them."""
     rpc_code: int | None = None
@@ -135,27 +135,27 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     rpc_status: str | None = None
     """The name of a gRPC status."""
     retryable: bool | None = None
-    """What the failure says of itself, where it says so."""
+    """Whether the failure itself says that a retry helps; None if it does not say."""
     host: str | None = None
-    """Whom the failed call was for."""
+    """The host that the failed call was sent to."""
     model_call: bool = False
-    """Whether the address is one where models answer."""
+    """Whether the failed call's address is known to serve models."""
     output_hash: str | None = None
-    """Of the wrong output that the failure carries: the same one is recognised again."""
+    """The hash of the wrong output that the failure carries, by which the same output is recognised."""
     origin: tuple[str, ...] = ()
-    """The innermost frames of the application itself, where libraries lie above them."""
+    """The innermost frames of the application itself, if frames of libraries lie above these."""
     model_asked: bool = False
-    """Whether the attempt had asked a model: its libraries show it, or its task says so. Read only of unfit data."""
+    """Whether the attempt had asked a model, by its libraries or its task. Read only for failures of unfit data."""
     source: tuple[str | None, ...] = ()
     """The source line of each of `frames`: None for a library's frame, "" where the application's cannot be read."""
 
     @property
     def wrapped(self) -> tuple[Failure, ...]:
-        """The failures that this one was raised from or groups."""
+        """The failures that this failure was raised from or groups."""
         return self.members if self.cause is None else (self.cause, *self.members)
 
     def chain(self) -> Iterator[Failure]:
-        """Yields the failure and the causes that it was raised from, six at most."""
+        """Yield the failure and the causes that it was raised from, six at most."""
         link: Failure | None = self
         for _ in range(CHAIN):
             if link is None:
@@ -178,7 +178,7 @@ Subclass = Literal["Transient", "Logic", "Resource", "Authority"]
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a failure means, and which rule said so."""
+    """The classification of a failure, and the rule that made this classification."""
 
     category: Category
     detail: str
@@ -189,7 +189,7 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One execution of a job, kept for ever with it."""
+    """One execution of a job, kept with the job for ever."""
 
     run: int
     outcome: str
@@ -205,22 +205,22 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     decision: str | None = None
     usage: Usage | None = None
     strategy: str | None = None
-    """What was decided to try next; the changes that the next attempt ran with stand there."""
+    """The strategy chosen for the next try; the changes that the next attempt ran with are in that attempt."""
     tier: str | None = None
     version: str | None = None
-    """Of the application that ran it, where it says so."""
+    """The version of the application that ran the attempt, if the application gives one."""
     effects: dict[str, str] | None = None
-    """What was seen outside of each declared effect, where a verifier looked."""
+    """The observed state of each declared effect, if a verifier looked."""
     looked: Literal["before", "after"] | None = None
-    """Whether that was before the task ran, which a replay does, or after it had failed."""
+    """Whether the verifiers looked before the task ran, as in a replay, or after the task had failed."""
     witness: Json = None
-    """What there was to look for."""
+    """The witness that the verifiers were given to look for."""
     registry_auto_recovered: bool = False
-    """Something that the task requires had been away, and was back when this attempt asked."""
+    """Whether a requirement of the task had been missing and was available again when this attempt checked."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the caller asked for this job alone; the top of the precedence."""
+    """The options that the caller set for this job alone; the top of the precedence."""
 
     lease: float | None = None
     max_age: float | None = None
@@ -239,7 +239,7 @@ _decode_options = lru_cache(maxsize=256)(msgspec.json.Decoder(Options).decode)
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One piece of work and where it stands. Same id from enqueue to the end."""
+    """One job and its state. The id is the same from enqueue to the end."""
 
     id: str
     queue: str
@@ -249,7 +249,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     priority: int
     run_at: float
     version: int
-    """The fence: grows with every write. Opaque outside the store."""
+    """The fencing number: grows with every write. Opaque outside the store."""
     created_at: float
     updated_at: float
     payload: str | None
@@ -261,7 +261,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     started_at: float | None = None
     lease: float | None = None
     result_json: str | None = msgspec.field(name="result", default=None)
-    """JSON text; `result` is the same, decoded. A large one stands apart, and this says so."""
+    """The result as JSON text; `result` is decoded. A large result is stored separately, and this text refers to it."""
     key: str | None = None
     payload_hash: str | None = None
     session_id: str | None = None
@@ -284,20 +284,20 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     error: str | None = None
     recommendation: str | None = None
     fresh_from: int = 0
-    """Tries count anew after this run: a person brought the job back then."""
+    """The run after which tries count anew, because a person brought the job back then."""
     held_for: str | None = None
-    """What exactly a held job waits for: a breaker, a step, a question."""
+    """The exact thing that a held job waits for: a breaker, a step, a question."""
     owner: str | None = None
-    """Who must see to a dead letter."""
+    """The agent or person who must deal with a dead letter."""
     died_at: float | None = None
-    """When it first became a dead letter; reports count from then until it is done or discarded."""
+    """When the job first became a dead letter; reports count from then until the job is done or discarded."""
     revived_by: str | None = None
-    """Who brought it back last: "auto" or "person"."""
+    """Who brought the job back last: "auto" or "person"."""
     deferrals: int = 0
     comes_back_at: float | None = None
     """When a dead letter of the delayed lane comes back by itself."""
     comebacks: int = 0
-    """Times of the table of comebacks that are behind it, since a person last brought it back."""
+    """Entries of the table of comebacks that are used up since a person last brought the job back."""
     history: tuple[Attempt, ...] = ()
 
     @property
@@ -314,7 +314,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def readable_options(self) -> Options:
-        """The options for showing or discarding the job: none where they cannot be read."""
+        """The options for showing or discarding the job; none if the options cannot be read."""
         try:
             return self.options
         except JobError:
@@ -335,7 +335,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def result(self) -> Json:
-        """What its task returned, decoded; `await rd.jobs.result(id)` reads a large one, too. None once dropped."""
+        """The task's return value, decoded; `await rd.jobs.result(id)` reads large results, too. None once dropped."""
         try:
             return msgspec.json.decode(self.result_json) if self.result_json else None
         except msgspec.MsgspecError as error:
@@ -355,28 +355,28 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 ATTRIBUTES: Final = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, strict=True))
-"""The attribute that holds each field of a job, by the name under which the field is stored and sent."""
+"""The attribute for each field of a job, by the name under which the field is stored and sent."""
 
 
 def new_id(now: float, chance: int) -> str:
-    """A uuid7 in hex: sorts by time. `chance` gives its 74 random bits."""
+    """Make a uuid7 in hex, which sorts by time. `chance` gives its 74 random bits."""
     low = 0x8000_0000_0000_0000 | chance & 0x3FFF_FFFF_FFFF_FFFF
     return f"{int(now * 1000):012x}7{chance >> 62 & 0xFFF:03x}{low:016x}"
 
 
 def keyed_id(queue: str, key: str) -> str:
-    """The id of the job that owns this key: the same in every store and process."""
+    """Return the id of the job that owns this key, which is the same in every store and process."""
     return hashlib.sha256(f"{queue}\0{key}".encode()).hexdigest()[:32]
 
 
 def hash_payload(payload: str | bytes, task: str) -> str:
-    """What a key stands for: the canonical payload and the task it is for."""
+    """Hash what a key stands for: the canonical payload and its task."""
     canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
     return hashlib.sha256(task.encode() + b"\0" + canonical).hexdigest()[:32]
 
 
 def legible(text: str | None) -> Json:
-    """Stored JSON as people see it; where it is damaged, the text as it stands."""
+    """Decode stored JSON for people; damaged JSON is returned as its text."""
     try:
         return msgspec.json.decode(text) if text else None
     except msgspec.MsgspecError:
@@ -384,7 +384,7 @@ def legible(text: str | None) -> Json:
 
 
 def public(job: Job) -> dict[str, Json]:
-    """A job as the outside sees it (JSON in CLI, REST, MCP): decoded, ISO times, no tokens."""
+    """Return a job as the outside sees it (JSON in CLI, REST, MCP): decoded, ISO times, no tokens."""
     body: dict[str, Json] = {
         name: getattr(job, name) for name in Job.__struct_fields__ if name not in _PRIVATE and name not in _TIMES
     }
@@ -414,7 +414,7 @@ _LAST_SECOND: Final = 253_402_300_799.0
 
 
 def iso(at: float | None) -> str | None:
-    """An instant as the outside writes it: ISO 8601 in UTC with a Z. There is no year after 9999."""
+    """Write an instant as ISO 8601 in UTC with a Z. Instants after the year 9999 become its last second."""
     if at is None:
         return None
     from datetime import UTC, datetime

@@ -1,8 +1,8 @@
-"""Notices as values: who is told what about a move, what counts as the same, and what is told together.
+"""Defines notices as values: who is told about a move, which notices are the same, and which are sent together.
 
-A session that asked for work is told how it ended, by why the job was in the queue; a person is told only what a person
-must see. Success is an acknowledgement: it needs no answer. What failed for good, or waits for an answer, is
-actionable and stays until it is dealt with. Nothing here reads a clock or writes.
+A session that enqueued a job is told how the job ended, depending on the job's reason; a person is told only what a
+person must see. Success is an acknowledgement, which needs no answer. A notice of a final failure, or of a job that
+waits for an answer, is actionable and stays until it is dealt with. No function here reads a clock or writes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Level = Literal["acknowledgement", "actionable"]
 
 TEXT_CAP: Final = 2_000
 ACKNOWLEDGED_FOR: Final = 7 * 86400.0
-"""An unread acknowledgement is dropped after so long; an actionable notice stays until it is dealt with."""
+"""Seconds after which an unread acknowledgement is dropped; an actionable notice stays until it is dealt with."""
 FOLD_SECONDS: Final = 300.0
-"""The same thing is not told to people again for so long, counted from its delivery."""
+"""Seconds from the delivery of a message for which people do not get the same message again."""
 BURST: Final = 6
-"""Messages of one kind in FOLD_SECONDS; where there is more to tell, the last of them sums it up."""
+"""Most messages of one kind in FOLD_SECONDS; the last message summarises the remaining notices."""
 LISTED: Final = 20
 LONGEST_PAUSE: Final = 300.0
 LONGEST_WINDOW: Final = 366 * 86400.0
 
 
 class NotifyPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whom to tell, and when so many dead letters are a matter for a person at once."""
+    """Where notices for people are sent, and how many dead letters in which time page a person."""
 
     urls: tuple[str, ...] = ()
     page_after: int = 3
@@ -45,7 +45,7 @@ class NotifyPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_notify(policy: NotifyPolicy) -> None:
-    """Refuses impossible values by name. What a URL says is never repeated: it may hold a secret."""
+    """Refuse impossible values by name. The text of a URL is never repeated, because it may hold a secret."""
     if policy.page_after < 1:
         raise InvalidInput(field="notify.page_after", problem=f"{policy.page_after} is not at least 1")
     if not 0 < policy.page_window <= LONGEST_WINDOW:
@@ -57,18 +57,18 @@ def check_notify(policy: NotifyPolicy) -> None:
 
 
 QUOTED: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a stored text where a job's words belong."""
+"""The mark in a stored text that is replaced by a job's words."""
 LONGEST_QUOTE: Final = 300
 LOOK_THERE: Final = "See redrive morning."
-"""All that a waiting message about many jobs says after an erase, where an older version wrote it."""
+"""The whole text of a waiting message about many jobs after an erase, if an older version wrote the message."""
 
 
 class Quote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job whose words belong into a text. They are read when the text is shown or sent, so that erase finds them."""
+    """A job whose words a text quotes. The words are read when the text is shown or sent, so erase removes them."""
 
     job_id: str
     otherwise: str = ""
-    """What is said where the job says nothing any more."""
+    """The text used if the job no longer has its words."""
     longest: int = LONGEST_QUOTE
 
 
@@ -89,22 +89,22 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
     job_id: Name | None = None
     session_id: Name | None = None
     turn: int = 0
-    """Which start of the job this is about: its run for a question, else the run after which a person brought it
-    back."""
+    """The start of the job that the notice is about: the run for a question, else the run after which a person brought
+    the job back."""
     fingerprint: str | None = None
     read_at: At | None = None
-    """When the session said that it has seen it."""
+    """When the session confirmed that it has read the notice."""
     settled: bool = False
-    """What it asked for has happened. An acknowledgement asks for nothing."""
+    """Whether the requested action has happened. An acknowledgement requests no action."""
     told: tuple[str, ...] = ()
-    """The channels that have it."""
+    """The channels that have received the notice."""
     result: Outside = None
-    """Read from the job when the message is read."""
+    """The job's result, read from the job when the message is read."""
     truncated: bool = False
     severity: float = 0.0
-    """How much it hurts, from 0 to 1; only of pain signals."""
+    """The severity of a pain signal, from 0 to 1; other notices have 0."""
     quotes: tuple[Quote, ...] = ()
-    """Of a message about several jobs: one for each mark in its text, in order."""
+    """The quotes of a message about several jobs: one for each mark in its text, in order."""
 
     @property
     def actionable(self) -> bool:
@@ -112,12 +112,12 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def status(self) -> Literal["pending", "resolved"]:
-        """Say "pending" only where a person has to act: a pending notice keeps a session from ending its turn."""
+        """Return "pending" only if a person has to act: a pending notice keeps a session from ending its turn."""
         return "pending" if self.actionable and not self.settled and self.read_at is None else "resolved"
 
     @property
     def unread(self) -> bool:
-        """Whether it is still to be read. A notice whose request has been met needs no reader."""
+        """Whether the notice must still be read. A notice whose request has been met needs no reader."""
         return self.read_at is None and not (self.actionable and self.settled)
 
     @property
@@ -126,7 +126,7 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def insert_words(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:
-    """Puts the jobs' words into a text, as far as the jobs still say them."""
+    """Insert the jobs' words into a text, as far as the jobs still have these words."""
     first, *rest = text.split(QUOTED)
     said = [_read_quote(quote, jobs.get(quote.job_id)) for quote in quotes]
     said += [""] * (len(rest) - len(said))
@@ -134,7 +134,7 @@ def insert_words(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) ->
 
 
 def _read_quote(quote: Quote, job: Job | None) -> str:
-    """Takes what a job asks, where it waits for an answer, else what its error says."""
+    """Return the question of a job that waits for an answer, else the text of the job's error."""
     if job is None:
         return quote.otherwise
     asked = job.history[-1].decision if job.because == "approval" and job.history else None
@@ -142,13 +142,13 @@ def _read_quote(quote: Quote, job: Job | None) -> str:
 
 
 def with_words(notice: Notice, jobs: Mapping[str, Job]) -> Notice:
-    """The notice as a person reads it."""
+    """Return the notice with the quoted words inserted."""
     if not notice.quotes:
         return notice
     return msgspec.structs.replace(notice, text=insert_words(notice.text, notice.quotes, jobs), quotes=())
 
 
-# ---- who is told what
+# ---- which notice a move makes
 
 
 class Telling(NamedTuple):
@@ -160,7 +160,7 @@ class Telling(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What is told of the jobs that are in the queue for one reason."""
+    """The notices for jobs that are in the queue for one reason."""
 
     success: Telling | None = None
     failed: Telling | None = None
@@ -179,13 +179,13 @@ QUESTIONS: Final[Mapping[str, str]] = {
 }
 """Reasons to hold a job until a person or an agent answers."""
 COMES_BACK: Final = "comes_back"
-"""A dead letter that comes back by itself. One notice for all its comebacks: written anew each time, and replaced by
-the notice of the end."""
+"""The kind of notice about a dead letter that comes back by itself. One notice serves all its comebacks: rewritten
+each time, and replaced by the notice of the end."""
 FAILED: Final = frozenset(rule.failed.kind for rule in RULES.values() if rule.failed)
 
 
 def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | None:
-    """What a move means for the session that asked for the job, and for people; mostly nothing."""
+    """Return the notice of a move for the session that enqueued the job, or for people; most moves make none."""
     if move.move == "held_back":
         return _question(move)
     if move.answered:
@@ -199,7 +199,7 @@ def notice_for(move: Transition, rules: Mapping[str, Rule] = RULES) -> Notice | 
 
 
 OWNER: Final = "owner:"
-"""The owner of dead letters, an agent or a person, has the inbox of a session of this name: `owner:ada`."""
+"""Prefix of the session whose inbox belongs to an owner of dead letters, an agent or a person: `owner:ada`."""
 ESCALATED: Final = "escalated"
 DEFERRED: Final = "deferred"
 
@@ -209,16 +209,16 @@ def owner_inbox(owner: str) -> str:
 
 
 _BROUGHT_BEFORE: Final = ("recalled", "rerouted")
-"""Moves that may bring a job before the owner it has."""
+"""Moves that may bring a job to the attention of its current owner."""
 
 
 def escalates(move: Transition) -> bool:
-    """Whether it may mean something for an owner: most moves name none, and need no further look."""
+    """Return whether a move may concern an owner: most moves name none and need no further check."""
     return move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE
 
 
 def escalation_for(move: Transition) -> Notice | None:
-    """Writes the notice for the owner of a dead letter: one per error group, however many jobs die of it."""
+    """Write the notice for the owner of a dead letter: one per error group, for any number of dead letters."""
     if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
         return None
     job = move.after(0)
@@ -229,7 +229,7 @@ def escalation_for(move: Transition) -> Notice | None:
     ):
         return None
     if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
-        return None  # a person is at work on it
+        return None  # a person is working on the dead letter
     kind = DEFERRED if move.to is State.held else ESCALATED
     title = f"{job.task} is postponed for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
     until = f"It comes back at {iso(job.run_at)}" if kind == DEFERRED else None
@@ -243,7 +243,7 @@ def escalation_for(move: Transition) -> Notice | None:
 
 
 def _question(move: Transition) -> Notice | None:
-    """A held job says what it waits for. Without a session to ask, people are asked."""
+    """Return the notice that says what a held job waits for. Without a session, people are asked."""
     job = move.after(0)
     kind = QUESTIONS.get(job.because or "")
     if kind is None:
@@ -261,7 +261,7 @@ def _question(move: Transition) -> Notice | None:
 
 
 def _ending(move: Transition, rule: Rule) -> Telling | None:
-    """Chooses the notice for the end of a job; None where it is not the end, or no session waits for it."""
+    """Choose the notice for the end of a job; None if the job has not ended, or no session waits for it."""
     if move.move == "succeeded":
         return rule.success
     if move.move == "buried":
@@ -276,13 +276,13 @@ def _ending(move: Transition, rule: Rule) -> Telling | None:
 
 
 def _tell_comeback(move: Transition, rule: Rule) -> Telling | None:
-    """A session that would be told of the end hears when the job comes back; a script's cycle tells by itself."""
+    """Choose the notice of a comeback for a session that gets failures; a script's cycle reports its own comebacks."""
     timed = move.set.get("comes_back_at") is not None
     return Telling(COMES_BACK, "session") if timed and rule.failed is not None else None
 
 
 def comes_back(job: Job) -> bool:
-    """Whether a dead letter comes back by itself, at its time or in its script's next cycle: its story is not over."""
+    """Return whether a dead letter comes back by itself, at its time or in its script's next cycle."""
     if job.comes_back_at is not None:
         return True
     return job.lane == "delayed" and (job.allowed is None or job.attempts < job.allowed)
@@ -326,12 +326,12 @@ def _make_notice(told: Telling, job: Job, at: float, turn: int, title: str, text
 
 
 def find_replaced(notice: Notice, job: Job) -> str | None:
-    """The id of the notice that this one replaces: that the job comes back, once it is told how that ended."""
+    """Return the id of the comeback notice that a later notice of the job replaces, or None."""
     return f"{job.id}.{COMES_BACK}.{notice.turn}" if job.comebacks and notice.kind != COMES_BACK else None
 
 
 def is_dealt_with(notice: Notice, job: Job | None) -> bool:
-    """Whether what a notice asked for has happened: its job was answered, brought back or is no more."""
+    """Return whether a notice's request has been met: its job was answered, brought back or no longer exists."""
     if not notice.actionable or notice.read_at is not None or job is None:
         return True
     if notice.kind in QUESTIONS.values():
@@ -339,11 +339,11 @@ def is_dealt_with(notice: Notice, job: Job | None) -> bool:
     return job.state is not State.dead or job.fresh_from != notice.turn
 
 
-# ---- what people are told, and how much of it at once
+# ---- messages to people, and how many at once
 
 
 class SentMessage(msgspec.Struct, frozen=True):
-    """A message that was taken."""
+    """A message that a channel has accepted."""
 
     at: float
     kind: str
@@ -351,7 +351,7 @@ class SentMessage(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a channel is given: one notice, several that say the same, or a summary of many."""
+    """A message for a channel: one notice, several equal notices, or a summary of many."""
 
     kind: str
     level: Level
@@ -360,9 +360,9 @@ class Message(msgspec.Struct, frozen=True):
     at: float
     count: int
     notice: Notice
-    """The first one."""
+    """The first notice of the message."""
     keys: tuple[str, ...]
-    """Of all notices that this tells."""
+    """The keys of all notices that the message covers."""
     alike: str = ""
 
     @property
@@ -371,17 +371,17 @@ class Message(msgspec.Struct, frozen=True):
 
 
 Waiting = tuple[str, Notice]
-"""A notice and the key it waits under."""
+"""The key under which a notice waits, and the notice."""
 
 
 def waiting_key(notice: Notice) -> str:
-    """Sorts by time."""
+    """Return the key under which a notice waits; keys sort by time."""
     return f"{max(0, int(notice.at * 1000)):012x}.{notice.id}"
 
 
 def digest_of_content(notice: Notice) -> str:
-    """The same for notices that say the same: one group of one task, or the same words. A pain that came back, or is
-    told again because it lasts, is another one."""
+    """Return a digest that is the same for notices with the same content: one group of one task, or the same words. A
+    pain that came back, or that is repeated because it lasts, has another digest."""
     quoted = "".join(f"\0{quote.job_id}" for quote in notice.quotes)
     said = notice.fingerprint or f"{notice.title}\0{notice.text}{quoted}"
     if notice.severity:
@@ -392,8 +392,8 @@ def digest_of_content(notice: Notice) -> str:
 def plan(
     waiting: Sequence[Waiting], sent: Sequence[SentMessage], now: float, *, one_by_one: bool = False
 ) -> list[Message]:
-    """What to tell now, in order. What says the same is told once with its number; of each kind a few messages go out
-    in a while, the last of them a summary of all the rest. What is left out waits, and is part of a later one.
+    """Plan the messages to send now, in order. Equal notices become one message with their number; of each kind a few
+    messages are sent in FOLD_SECONDS, the last a summary of the rest. The other notices wait for a later message.
 
     `one_by_one` is for a channel that acts on pains: each of them is a message.
     """
@@ -415,7 +415,7 @@ def plan(
 
 
 def is_recent(sent: SentMessage, now: float) -> bool:
-    """Tells whether a message was sent a short time ago. A time in the future is wrong and does not count."""
+    """Return whether a message was sent a short time ago. A time in the future is wrong and does not count."""
     return 0 <= now - sent.at < FOLD_SECONDS
 
 
@@ -428,7 +428,7 @@ def _fit_into(groups: list[list[Waiting]], room: int) -> list[Message]:
 
 
 def _fold(group: list[Waiting]) -> Message:
-    """One notice, or how often the same one came."""
+    """Make a message of one notice, or of several equal notices with their number."""
     first, last, number = group[0][1], group[-1][1], len(group)
     keys = tuple(key for key, _ in group)
     title = first.title if number == 1 else f"{number} × {first.title}"
@@ -438,7 +438,7 @@ def _fold(group: list[Waiting]) -> Message:
 
 
 def _summary(groups: list[list[Waiting]]) -> Message:
-    """Everything that would be too much to tell one by one."""
+    """Make one message of the notices that are too many to send one by one."""
     every = sorted(waiting for group in groups for waiting in group)
     if len(groups) == 1:
         return _fold(every)
@@ -469,7 +469,7 @@ def _jobs(group: Sequence[Waiting]) -> str:
 
 
 def pause_after(failures: int) -> float:
-    """Seconds until a channel that failed so often in a row is tried again."""
+    """Return the seconds until a channel is tried again after this many failures in a row."""
     return min(LONGEST_PAUSE, 5.0 * 2.0 ** min(failures - 1, 10))
 
 
@@ -479,7 +479,7 @@ def pause_after(failures: int) -> float:
 def write_stale_notice(
     job_id: str, task: str, cycle: str | None, queue: str, at: float, message: str, severity: float
 ) -> Notice:
-    """Says that a job of a cycle has failed in too many cycles in a row; `cycle` is the last of them."""
+    """Write the notice that a job of a script has failed in too many cycles in a row; `cycle` is the last of these."""
     title = message.partition(";")[0][:200]
     return Notice(
         f"{job_id}.stale_failure.{cycle}",
@@ -500,15 +500,15 @@ def write_stale_notice(
 
 
 class Paged(msgspec.Struct, frozen=True):
-    """The last page: when, and which groups of dead letters it was about."""
+    """The last page: its time, and the groups of dead letters that the page named."""
 
     at: float
     groups: tuple[str, ...] = ()
 
 
 def page_due(letters: Mapping[str, int], last: Paged | None, now: float, policy: NotifyPolicy) -> bool:
-    """So many dead letters within the window are systemic: a person must know, once per window, or sooner for a
-    group that the last page did not name.
+    """Return whether the dead letters within the window are so many that a person must be paged: once per window, or
+    sooner for a group that the last page did not name.
     """
     if sum(letters.values()) < policy.page_after:
         return False
@@ -518,7 +518,7 @@ def page_due(letters: Mapping[str, int], last: Paged | None, now: float, policy:
 
 
 def write_page(letters: Mapping[str, int], groups: Sequence[Group], now: float, policy: NotifyPolicy) -> Notice:
-    """Says how many, of what, and where to look. What the errors say is quoted: a page may wait for a channel."""
+    """Write a page: how many dead letters, of which groups, where to look. Errors are quoted, as a page may wait."""
     number = sum(letters.values())
     named = sorted(groups, key=lambda group: -letters.get(group.fingerprint, 0))[:5]
     lines = [f"{letters[group.fingerprint]} × {group.task}: {QUOTED}" for group in named]
