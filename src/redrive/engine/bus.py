@@ -24,7 +24,7 @@ RING: Final = 20
 
 
 class BusEvent(msgspec.Struct, frozen=True, gc=False):
-    """One thing that happened."""
+    """One event of a queue."""
 
     type: str
     queue: str
@@ -70,7 +70,7 @@ Subscriber = Callable[[BusEvent], Awaitable[None] | None]
 
 
 class Subscription:
-    """A pattern and whom to tell. `close()` ends it."""
+    """A pattern and the callback for its events. `close()` ends the subscription."""
 
     def __init__(self, bus: Bus, pattern: str, callback: Subscriber) -> None:
         self.pattern = pattern

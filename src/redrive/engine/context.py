@@ -64,7 +64,7 @@ session_of: ContextVar[str | None] = ContextVar("redrive_session", default=None)
 
 
 def current() -> Context | BlockingContext:
-    """The context of the task that is running here, however deep in the call stack."""
+    """Returns the context of the task that is running here, at any depth of the call stack."""
     state = running_attempt.get()
     if state is None:
         raise RedriveError("redrive.current() is only there while a task runs")
@@ -93,7 +93,7 @@ class _Shared:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self.job.attempts + 1
 
     @property
@@ -110,35 +110,35 @@ class _Shared:
 
     @property
     def slot(self) -> datetime | None:
-        """The instant a scheduled job is for, in UTC, however late it runs; None for other jobs."""
+        """The instant that a scheduled job is for, in UTC, even where the job runs late; None for other jobs."""
         slot = self.job.options.headers.get(SLOT_HEADER)
         return datetime.fromisoformat(slot) if slot and self.job.reason == "scheduled_job" else None
 
     @property
     def changes(self) -> list[dict[str, Json]]:
-        """What this attempt does differently from the payload as it was enqueued."""
+        """The changes with which this attempt departs from the payload as enqueued."""
         return [msgspec.to_builtins(change) for change in self._state.taken]
 
     @property
     def remaining(self) -> Budget | None:
-        """What is left of the job's budget, this attempt's usage so far taken off; None without a budget."""
+        """The rest of the job's budget after the usage of this attempt so far; None without a budget."""
         return self._state.budget_left()
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this job, until a person edits it: give it to receivers that tell repeats."""
+        """A key for receivers that detect repeats: the same for every attempt until a person edits the job."""
         return outside_key(self.job)
 
     @property
     def cancelled(self) -> bool:
-        """The job was cancelled, or its lease was lost: stop soon, because the result of this attempt will not count.
+        """True where the job was cancelled or its lease was lost: stop soon, as this attempt's result will not count.
 
-        Also where it runs on after its timeout: a plain function cannot be stopped, a coroutine may not let itself be.
+        Also true where the task runs on after its timeout: a plain function cannot be stopped, a coroutine may refuse.
         """
         return self._state.cancelled or self._state.late
 
     def usage(self, *, input_tokens: int = 0, output_tokens: int = 0, cost: float = 0.0) -> None:
-        """Report what a call has spent; adds up over the attempt."""
+        """Reports what a call has spent; the attempt adds the reports up."""
         spent, before = check_usage(input_tokens, output_tokens, cost), self._state.usage
         self._state.usage = spent if before is None else before + spent
 
@@ -320,18 +320,18 @@ def _waits_for_answer(job: Job, words: str, key: str) -> Held:
 
 
 class Context(_Shared):
-    """What an async task gets as its first argument, if it asks for it."""
+    """The first argument of an async task whose signature asks for a context."""
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far it is; shown with the job."""
+        """Reports how far the task is, as a fraction from 0 to 1 that is shown with the job."""
         await _report_progress(self._state, fraction, note)
 
     async def approval(
         self, question: str, *, details: dict[str, Json] | None = None, expires: float | timedelta | None = None
     ) -> Approval:
-        """Ask a person. The job is held, without using an attempt, and starts again with the answer.
+        """Asks a person. The job is held, without using an attempt, and starts again with the answer.
 
-        What comes back is true only if somebody said yes; after `expires` seconds without an answer it is not.
+        The returned approval is true only if a person approved; after `expires` seconds without an answer it is false.
         """
         approval: Approval = await drive(_ask_approval(self._state, question, details, expires))
         return approval
@@ -341,7 +341,7 @@ class Context(_Shared):
     @overload
     async def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T: ...
     async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run it once and remember the result; repeated only if it did not finish. For harmless or idempotent work."""
+        """Runs harmless or idempotent work once and remembers the result; only unfinished work is run again."""
         return await drive(_remember_step(self._state, name, function, args, kwargs))
 
     @overload
@@ -370,12 +370,12 @@ class Context(_Shared):
         *,
         key: str | None = None,
     ) -> Any:
-        """An outside effect. Its intent is on disk before the call; a replay returns what was recorded, or verifies."""
+        """Performs an outside effect. Its intent is on disk before the call; replays return the record or verify."""
         return await drive(_perform_once(self._state, name, function, verify, key))
 
 
 class BlockingContext(_Shared):
-    """What a sync task gets: the same, without await. It runs in a thread."""
+    """The context of a sync task, which runs in a thread: the members of Context, without await."""
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         self._wait(_report_progress(self._state, fraction, note))
