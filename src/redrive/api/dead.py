@@ -456,7 +456,7 @@ class Dead:
         return await self._recorder().add(job_id, payload, error, check_details(said))
 
     async def take_in(self, job: Job) -> Job:
-        """Records a dead letter that waited beside the store. The same failure counts once; another one is added."""
+        """Records a dead letter that waited beside the store. The same failure counts once, another also counts."""
         from redrive.scripts.failure_records import NewDeadLetter
 
         return await self._recorder().take_in(NewDeadLetter(job))

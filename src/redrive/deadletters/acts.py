@@ -240,7 +240,7 @@ class Acts:
         return [kept.value for kept in await JOB_NOTE.all(self._core.store, f"{job.id}/")]
 
     async def prune(self) -> int:
-        """Drops what undo needs after a month and the acts after a year; the scorecards of redrives stay."""
+        """Drops what undo needs, and acts on one job, after a month, others after a year; redrive scorecards stay."""
         now = await time_for_destroying(self._core.store, self._core.clock)
         puts: list[Put] = []
         for _, act, _ in await ACT.all(self._core.store):

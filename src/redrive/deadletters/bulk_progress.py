@@ -231,7 +231,7 @@ def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int 
     """Continues a paused run where it stopped; None if the run is not paused.
 
     `canary` is the size of a new canary, 0 for none. By default a failed canary is followed by another of the same
-    size, which shows whether the cause is really gone.
+    size: a person says that the cause is gone, and the new canary tests that.
     """
     if run.state != "paused":
         return None
