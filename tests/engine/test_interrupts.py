@@ -51,7 +51,9 @@ rd = redrive.Redrive(sys.argv[1])
 @rd.task
 async def work():
     print("begun", flush=True)
-    time.sleep(20) if sys.argv[2] == "busy" else await asyncio.sleep(20)
+    for _ in range(2_000 if sys.argv[2] == "busy" else 0):
+        time.sleep(0.01)  # in one long sleep, a signal that arrives a moment before it begins waits for its end
+    await asyncio.sleep(20)
 
 async def main():
     async with rd:

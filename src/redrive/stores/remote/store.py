@@ -292,22 +292,23 @@ class RemoteStore:
         """Have a hub keep the request until there is work. Where the worker is woken first, nothing is left claimed."""
         seconds = max(0.0, min(seconds, WAIT_SECONDS))
         take = self._take(wanted, worker, clock())
-        return await self._until_woken(self._send_claim("take_next", take, (seconds,), seconds), woken)
+        done = await self._until_woken(self._send_claim("take_next", take, (seconds,), seconds), woken)
+        return done.result() if done is not None else None
 
     async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
         event = woken or asyncio.Event()
         asking = self._ask("wait", mark, min(seconds, WAIT_SECONDS), seconds=seconds + ANSWER_SECONDS)
-        changed = await self._until_woken(asking, event, seconds)
-        return event.is_set() or bool(changed)
+        done = await self._until_woken(asking, event, seconds)
+        return event.is_set() or (done is not None and bool(done.result()))
 
     async def _until_woken(
         self, asking: Coroutine[Any, Any, T], woken: asyncio.Event, seconds: float | None = None
-    ) -> T | None:
-        """Wait for an answer, and cancel the question where the event is set or the time is over first."""
+    ) -> asyncio.Future[T] | None:
+        """Return the request once it has ended; cancel it where the event is set or the time is over first."""
         asked, nudged = asyncio.ensure_future(asking), asyncio.ensure_future(woken.wait())
         try:
             await asyncio.wait({asked, nudged}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            return asked.result() if asked.done() else None
+            return asked if asked.done() else None
         finally:
             asked.cancel()
             nudged.cancel()
