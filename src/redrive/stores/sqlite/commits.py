@@ -18,7 +18,7 @@ from redrive.errors import StoreError
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.batches import RENAMED, Batch, list_fence, list_move_values
 from redrive.stores.sqlite.records import PUT_DOCUMENT, Route, RouteCache, Row, get, select
-from redrive.stores.sqlite.rollups import MINUTE, Rollup, add_moves
+from redrive.stores.sqlite.rollups import MINUTE, Rollup, add_moves, enqueue_in_open_minute
 
 _json = msgspec.json.Encoder().encode
 Accepted = tuple[Sequence[Job], Sequence[Put]]
@@ -51,7 +51,9 @@ _INSERT_MANY: Final = (
 """For many common jobs in one sqlite3_step, so that the GIL is free meanwhile."""
 
 
-def insert(connection: apsw.Connection, routes: RouteCache, callers: Sequence[Accepted]) -> list[list[Inserted]]:
+def insert(
+    connection: apsw.Connection, routes: RouteCache, callers: Sequence[Accepted], *, opens_minutes: bool
+) -> list[list[Inserted]]:
     """Insert the jobs of all callers in one go, and answer with the job that owns an id already where one does.
 
     Counters are written once per route, not once per job.
@@ -66,7 +68,7 @@ def insert(connection: apsw.Connection, routes: RouteCache, callers: Sequence[Ac
         made = [job for job, new in zip(jobs, fresh, strict=True) if new]
         answers = _make_answers(connection, routes, jobs, fresh)
         _note_imports(connection, routes, made)
-    _count_new(connection, routes, made)
+    _count_new(connection, routes, made, opens_minutes=opens_minutes)
     if documents:
         _put_first(connection, documents, {job.id for job in made})
     inserted = iter(answers)
@@ -182,15 +184,18 @@ def _count(states: tuple[str, ...]) -> str:
     return f"UPDATE routes SET {', '.join(f'{state} = {state} + ?' for state in states)} WHERE id = ?"
 
 
-def _count_new(connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job]) -> None:
-    kinds: dict[tuple[Route, State, int], int] = {}
+def _count_new(connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job], *, opens_minutes: bool) -> None:
+    kinds: dict[tuple[int, Route, State], int] = {}
     for job in jobs:
-        kind = ((job.queue, job.task, job.agent), job.state, int(job.created_at) // MINUTE)
+        kind = (int(job.created_at) // MINUTE, (job.queue, job.task, job.agent), job.state)
         kinds[kind] = kinds.get(kind, 0) + 1
-    for (names, state, minute), number in kinds.items():
+    for (minute, names, state), number in kinds.items():
         route = routes.number(names)
+        enqueued = state is not State.dead
+        if enqueued and opens_minutes and enqueue_in_open_minute(connection, minute, route, state, number):
+            continue
         connection.execute(_count((state,)), (number, route))
-        if state is not State.dead:
+        if enqueued:
             add_moves(connection, minute, route, "enqueued", number)
 
 

@@ -49,10 +49,15 @@ class Taken(NamedTuple):
 
 
 class Machine:
-    """The commands of core/commands.py on the tables of this folder. It knows the routes, and nothing else."""
+    """The commands of core/commands.py on the tables of this folder. It knows the routes, and nothing else.
 
-    def __init__(self) -> None:
+    `opens_minutes`: new jobs are added to the sums when their minute is over, which makes a lone insert cheaper.
+    Replicas, which must agree with those of other versions, add them at once.
+    """
+
+    def __init__(self, *, opens_minutes: bool = False) -> None:
         self.routes = RouteCache()
+        self._opens_minutes = opens_minutes
 
     def prepare(self, connection: apsw.Connection, command: Command) -> None:
         """Number the routes that a command names, in the command's place, also where it is refused afterwards."""
@@ -89,7 +94,7 @@ class Machine:
         for stamp in stamps:
             if stamp is not None:
                 connection.execute(commits.STAMP, (str(stamp).encode(),))
-        return commits.insert(connection, self.routes, callers)
+        return commits.insert(connection, self.routes, callers, opens_minutes=self._opens_minutes)
 
     def insert_all(self, connection: apsw.Connection, commands: Sequence[Insert]) -> list[list[Inserted]]:
         """Execute several inserts in one go, as if one came after the other."""

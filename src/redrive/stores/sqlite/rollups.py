@@ -7,13 +7,14 @@ a report over months reads whole days, and hours only at both ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import apsw
 import msgspec
 
 from redrive.core.bookings import Booking, book_imported, book_move, class_and_detail, joins_group
-from redrive.core.job import Job
+from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Group, Lesson, Minute, OutcomeTally, Tally, Total
 from redrive.stores.sqlite.records import Route, RouteCache, Row, select, to_json
@@ -70,6 +71,45 @@ def add_moves(
     connection.execute(_MOVED, (hour, *kind, *failure, day, *kind, number, minute, *kind, number))
     if error_class or detail:
         connection.execute(_FAILED, (day, *kind, *failure))
+
+
+_ADD_TO_OPEN_MINUTE: Final = (
+    "UPDATE routes SET {0} = {0} + ?1, open_enqueued = open_enqueued + ?1 WHERE id = ?2 AND open_minute = ?3"
+)
+_OPEN_MINUTE: Final = "UPDATE routes SET {0} = {0} + ?1, open_enqueued = ?1, open_minute = ?3 WHERE id = ?2"
+
+
+@cache
+def _in_state(statement: str, state: State) -> str:
+    return statement.format(state)
+
+
+def enqueue_in_open_minute(connection: apsw.Connection, minute: int, route: int, state: State, number: int) -> bool:
+    """Count new jobs in the route's row alone: the sums get them when the minute is over.
+
+    A later minute closes the open one. Returns False, and counts nothing, where the minute is over already: its jobs
+    are added to the sums at once. So the sums do not depend on how many jobs one transaction takes.
+    """
+    connection.execute(_in_state(_ADD_TO_OPEN_MINUTE, state), (number, route, minute))
+    if connection.changes():
+        return True
+    ((before, enqueued),) = select(connection, "SELECT open_minute, open_enqueued FROM routes WHERE id = ?", (route,))
+    if minute < before:
+        return False
+    if enqueued:
+        add_moves(connection, before, route, "enqueued", enqueued)
+    connection.execute(_in_state(_OPEN_MINUTE, state), (number, route, minute))
+    return True
+
+
+def close_minutes(connection: apsw.Connection, before: int) -> None:
+    """Add to the sums what routes have open of minutes before this one."""
+    old = "open_enqueued > 0 AND open_minute < ?"
+    open = select(connection, f"SELECT open_minute, id, open_enqueued FROM routes WHERE {old}", (before,))
+    for minute, route, enqueued in open:
+        add_moves(connection, minute, route, "enqueued", enqueued)
+    if open:
+        connection.execute(f"UPDATE routes SET open_enqueued = 0 WHERE {old}", (before,))
 
 
 class _Joined(msgspec.Struct, gc=False):
@@ -202,6 +242,8 @@ class _DayTable(NamedTuple):
     hours: str
     numbers: str = "number"
     only: str = "true"
+    beside: str = ""
+    """What of these hours is in neither table yet."""
 
     def sum_parts(self) -> str:
         """Write a query for the parts of some hours: whole days from the days, the rest from the hours."""
@@ -211,7 +253,7 @@ class _DayTable(NamedTuple):
             f"SELECT {self.columns}, {sums} FROM ("
             f"SELECT {self.columns}, {self.numbers} FROM {self.days} WHERE day >= ?1 AND day < ?2"
             f" UNION ALL {of_hours} AND hour >= ?3 AND hour < ?4 UNION ALL {of_hours} AND hour >= ?5 AND hour < ?6"
-            f") GROUP BY {self.columns}"
+            f"{self.beside}) GROUP BY {self.columns}"
         )
 
     def sum_hours(self, numbers: str) -> str:
@@ -223,16 +265,32 @@ class _DayTable(NamedTuple):
         )
 
 
-_MOVE_DAYS: Final = _DayTable("days", "route, move", "tallies")
+_IN_OPEN_MINUTES: Final = " UNION ALL SELECT {}, open_enqueued FROM routes WHERE open_enqueued > 0 AND "
+"""The moves that are in no sum yet."""
+_OPEN_HOUR: Final = f"open_minute * {MINUTE} / {HOUR}"
+_OPEN_DAY: Final = f"open_minute * {MINUTE} / {DAY}"
+_OPEN_IN_PARTS: Final = (
+    _IN_OPEN_MINUTES.format("id, 'enqueued'")
+    + f"({_OPEN_DAY} >= ?1 AND {_OPEN_DAY} < ?2 OR {_OPEN_HOUR} >= ?3 AND {_OPEN_HOUR} < ?4"
+    f" OR {_OPEN_HOUR} >= ?5 AND {_OPEN_HOUR} < ?6)"
+)
+_MOVE_DAYS: Final = _DayTable("days", "route, move", "tallies", beside=_OPEN_IN_PARTS)
 _FAILURE_DAYS: Final = _DayTable(
     "failure_days", "route, move, error_class, detail", "tallies", only="(error_class <> '' OR detail <> '')"
 )
 _OUTCOME_DAYS: Final = _DayTable("outcome_days", "route, what, name", "outcomes", "number, seconds")
 _DAY_TABLES: Final = (_MOVE_DAYS, _FAILURE_DAYS, _OUTCOME_DAYS)
-_OF_HOURS: Final = "FROM tallies WHERE hour >= ?1 AND hour < ?2"
-_TALLIES: Final = f"SELECT hour, route, move, error_class, detail, number {_OF_HOURS} ORDER BY hour"
+_OF_HOURS: Final = (
+    "(SELECT hour, route, move, error_class, detail, number FROM tallies WHERE hour >= ?1 AND hour < ?2"
+    + _IN_OPEN_MINUTES.format(f"{_OPEN_HOUR}, id, 'enqueued', '', ''")
+    + f"{_OPEN_HOUR} >= ?1 AND {_OPEN_HOUR} < ?2)"
+)
+_TALLIES: Final = (
+    f"SELECT hour, route, move, error_class, detail, sum(number) FROM {_OF_HOURS}"
+    " GROUP BY hour, route, move, error_class, detail"
+)
 _FEW_HOURS: Final = (
-    f"SELECT route, move, error_class, detail, sum(number) {_OF_HOURS} GROUP BY route, move, error_class, detail"
+    f"SELECT route, move, error_class, detail, sum(number) FROM {_OF_HOURS} GROUP BY route, move, error_class, detail"
 )
 _OUTCOMES: Final = (
     "SELECT hour, route, what, name, number, seconds FROM outcomes WHERE hour >= ?1 AND hour < ?2 ORDER BY hour"
@@ -312,13 +370,17 @@ def _count_open(connection: apsw.Connection, hours: _Hours) -> list[Row]:
 # -- reading minutes, groups, lessons
 
 
+_MINUTES: Final = (
+    "SELECT minute, queue, move, sum(number) FROM ("
+    "SELECT minute, route, move, number FROM minutes WHERE minute >= ?1 AND minute < ?2"
+    + _IN_OPEN_MINUTES.format("open_minute, id, 'enqueued'")
+    + "open_minute >= ?1 AND open_minute < ?2) JOIN routes ON routes.id = route GROUP BY minute, queue, move"
+    " ORDER BY minute"
+)
+
+
 def read_minutes(connection: apsw.Connection, routes: RouteCache, since: float, until: float) -> list[Minute]:
-    rows = select(
-        connection,
-        "SELECT minute, routes.queue, move, sum(number) FROM minutes JOIN routes ON routes.id = minutes.route"
-        " WHERE minute >= ? AND minute < ? GROUP BY minute, routes.queue, move ORDER BY minute",
-        (int(since // MINUTE), -int(-until // MINUTE)),
-    )
+    rows = select(connection, _MINUTES, (int(since // MINUTE), -int(-until // MINUTE)))
     return [Minute(minute * float(MINUTE), *rest) for minute, *rest in rows]
 
 

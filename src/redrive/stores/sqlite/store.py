@@ -64,6 +64,7 @@ class SqliteStore(ReadVerbs):
 
     def _fresh(self) -> None:
         super()._fresh()
+        self._machine = Machine(opens_minutes=True)
         self._writer: Writer | None = None
         self._lock = ProcessLock(self.path)
         self._observer = Observer(self._lock)

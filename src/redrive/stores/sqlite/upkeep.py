@@ -73,6 +73,7 @@ def forget(connection: apsw.Connection, command: Forget) -> Pruned:
     chosen = f"SELECT seq, id FROM jobs WHERE {IN_LIST} AND state IN ('done', 'discarded') AND payload IS NOT NULL"
     old = select(connection, f"{chosen} ORDER BY seq", (to_json(command.ids),)) if command.ids else []
     forget_contents(connection, old)
+    rollups.close_minutes(connection, command.minutes_before)
     connection.execute("DELETE FROM minutes WHERE minute < ?", (command.minutes_before,))
     return Pruned(len(old), _drop_moves(connection, old), _forget_keys(connection, command.keys) if command.keys else 0)
 
