@@ -95,10 +95,10 @@ def _put_first(connection: apsw.Connection, documents: Sequence[Put], made: set[
 
 def _insert_plain(connection: apsw.Connection, routes: RouteCache, jobs: Sequence[Job]) -> bool:
     """Insert jobs that are all new and set nothing special, as most are; else write nothing and return False."""
+    if len(jobs) == 1:
+        return is_plain(jobs[0]) and _insert_one(connection, routes, jobs[0])
     if not all(is_plain(job) for job in jobs):
         return False
-    if len(jobs) == 1:
-        return _insert_one(connection, routes, jobs[0])
     rows = [_plain_values(job, routes.number((job.queue, job.task, job.agent))) for job in jobs]
 
     def all_new() -> bool:

@@ -31,7 +31,7 @@ class Use:
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._users -= 1
-            if not self._users:
+            if self._forking and not self._users:
                 self._changed.notify_all()
 
     def before_fork(self) -> None:

@@ -87,7 +87,7 @@ class RouteCache:
 
     def make(self, wanted: Iterable[Route]) -> Work | None:
         """Return the work that makes new routes, to run before the transaction and its rollback; None without any."""
-        new = {route for route in wanted if route not in self._numbers}
+        new = set(wanted).difference(self._numbers)
         return (lambda connection: self._number(connection, new)) if new else None
 
     def ensure(self, connection: apsw.Connection, wanted: Iterable[Route]) -> None:

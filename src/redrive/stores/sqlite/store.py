@@ -161,7 +161,7 @@ class SqliteStore(ReadVerbs):
         self, machine: Machine, connection: apsw.Connection, callers: list[commits.Accepted]
     ) -> list[list[Inserted]]:
         """Insert, and store the latest creation time now and then, so that a clock gone back is noticed."""
-        latest = max((job.created_at for jobs, _ in callers for job in jobs), default=0.0)
+        latest = max([job.created_at for jobs, _ in callers for job in jobs], default=0.0)
         if latest <= self._stamped + STAMP_SECONDS:
             return machine.insert(connection, callers)
         self._stamped = latest

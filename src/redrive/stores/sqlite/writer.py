@@ -11,9 +11,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,7 +53,7 @@ LOG_PAUSE = 0.02
 class _Op:
     """One caller's work, and the future that gets its answer."""
 
-    __slots__ = ("before", "error", "future", "loop", "peek", "synced", "value", "wakes", "work")
+    __slots__ = ("before", "error", "future", "peek", "synced", "value", "wakes", "work")
 
     def __init__(
         self,
@@ -70,8 +69,7 @@ class _Op:
         self.synced = synced
         self.peek = peek
         self.wakes = wakes
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.value: Any = None
         self.error: Exception | None = None
 
@@ -112,6 +110,10 @@ class Writer:
         self._gate = threading.Lock()
         """Keeps callers from handing in work after `_Stop`."""
         self._closing = False
+        self._waiting: list[_Op] = []
+        """The group that is being written."""
+        self._lock_wanted = 0.0
+        """Since when this group has waited for the write lock."""
         self._wal_pages = 0
         self._log_limit = LOG_PAGES
         self._synced = True
@@ -154,24 +156,30 @@ class Writer:
         `before` runs outside the transaction. Unsynced work is durable with the next synced one; `wakes` tells the
         waiting workers afterwards.
         """
+        if self._ops.qsize() > WAITING:
+            await self._until_there_is_room()
         answer: T = await self._hand_in(_Op(work, before, peek, synced=synced, wakes=wakes))
         return answer
 
     async def run_batched(self, batch: Together, item: Any, *, before: Work[None] | None = None) -> Any:
         """Like `run`, for work that is cheaper together: all waiting items of one batch are done in one call."""
+        if self._ops.qsize() > WAITING:
+            await self._until_there_is_room()
         return await self._hand_in(_Op(_Share(batch, item), before))
 
-    async def _hand_in(self, op: _Op) -> Any:
-        """Hand the operation to the thread. Every operation that passes the gate is answered."""
+    async def _until_there_is_room(self) -> None:
         while self._ops.qsize() > WAITING:  # noqa: ASYNC110 - the other side is a thread
             await asyncio.sleep(0.01)
+
+    def _hand_in(self, op: _Op) -> asyncio.Future[Any]:
+        """Hand the operation to the thread. Every operation that passes the gate is answered."""
         if self.failed is not None:
             raise _copy_error(self.failed)
         with self._gate:
             if self._closing:
                 raise StoreUnavailable(f"{self.path} is closed")
             self._ops.put(op)
-        return await op.future
+        return op.future
 
     def _main(self) -> None:
         try:
@@ -184,6 +192,7 @@ class Writer:
             self._opened.set_exception(error)
             return
         connection.set_wal_hook(self._wal_grew)
+        connection.set_busy_handler(self._wait_for_lock)
         self.opened = True
         self._opened.set_result(None)
         self._serve(connection)
@@ -237,28 +246,30 @@ class Writer:
         if self.failed is not None:
             _answer(batch, self.failed)
             return
+        self._waiting = batch
         try:
             batch = _skip_idle(connection, batch)
-            if batch and all(isinstance(op.work, _Share) for op in batch):
-                with _wait_patiently(connection, batch):
-                    self._transaction(connection, batch)
-            elif batch:
-                self._transaction(connection, batch)
+            wakes = bool(batch) and self._transaction(connection, batch)
         except Exception as error:  # noqa: BLE001 - every caller of the group gets it
             _roll_back(connection)
             _answer(batch, self._broken(error))
             return
-        if any(op.wakes for op in batch):
+        finally:
+            self._waiting = []
+        if wakes:
             self._woken()  # before the answers: the commit is on disk, and a worker may be idle
         _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
             self._shorten_log(connection)
 
-    def _transaction(self, connection: apsw.Connection, batch: list[_Op]) -> None:
+    def _transaction(self, connection: apsw.Connection, batch: list[_Op]) -> bool:
+        """Write and commit; returns whether workers are to be woken."""
+        synced = wakes = False
         for op in batch:
+            synced, wakes = synced or op.synced, wakes or op.wakes
             if op.before is not None:
                 op.before(connection)
-        synced = any(op.synced for op in batch)
+                connection.set_busy_handler(self._wait_for_lock)  # it may have waited in another way
         if synced != self._synced:
             connection.execute("PRAGMA synchronous = FULL" if synced else "PRAGMA synchronous = NORMAL")
             self._synced = synced
@@ -267,13 +278,27 @@ class Writer:
             batch[0].value = batch[0].work(connection)
         else:
             _run_several(connection, batch)
-        served = self._serve_standing(connection) if any(op.wakes for op in batch) else _serve_none
+        served = self._serve_standing(connection) if wakes else _serve_none
         try:
             connection.execute("COMMIT")
         except BaseException:
             served(False)
             raise
         served(True)
+        return wakes
+
+    def _wait_for_lock(self, tries: int) -> bool:
+        """Decide whether to try again to get the write lock, which another process has.
+
+        Callers whose jobs are in the spool by now have stopped waiting: for them alone we do not wait either.
+        """
+        if not tries:
+            self._lock_wanted = time.monotonic()
+        given_up = all(isinstance(op.work, _Share) and op.future.cancelled() for op in self._waiting)
+        if time.monotonic() - self._lock_wanted >= BUSY_MS / 1000 or (self._waiting and given_up):
+            return False
+        time.sleep(_DELAYS[min(tries, len(_DELAYS) - 1)])
+        return True
 
     def _broken(self, error: Exception) -> Exception:
         """Return the error for the callers. A failed sync stops the store for good, not the process."""
@@ -316,25 +341,7 @@ class Writer:
             log.warning("checkpoint of %s failed: %s", self.path, self._broken(error))
             return False
         finally:
-            connection.set_busy_timeout(BUSY_MS)
-
-
-@contextmanager
-def _wait_patiently(connection: apsw.Connection, batch: list[_Op]) -> Iterator[None]:
-    """Wait for the write lock only while a caller of the group waits: jobs of the other callers are in the spool."""
-    began = time.monotonic()
-
-    def wait(tries: int) -> bool:
-        if time.monotonic() - began >= BUSY_MS / 1000 or all(op.future.cancelled() for op in batch):
-            return False
-        time.sleep(_DELAYS[min(tries, len(_DELAYS) - 1)])
-        return True
-
-    connection.set_busy_handler(wait)
-    try:
-        yield
-    finally:
-        connection.set_busy_timeout(BUSY_MS)
+            connection.set_busy_handler(self._wait_for_lock)
 
 
 _DELAYS = (0.001, 0.002, 0.005, 0.010, 0.015, 0.020, 0.025, 0.025, 0.025, 0.050, 0.050, 0.100)
@@ -347,8 +354,9 @@ def _serve_none(committed: bool) -> None:
 
 def _skip_idle(connection: apsw.Connection, batch: list[_Op]) -> list[_Op]:
     """Answer those that have nothing to write, so that an idle worker never takes the write lock."""
-    if any(op.peek is None for op in batch):
-        return batch
+    for op in batch:
+        if op.peek is None:
+            return batch
     busy = []
     for op in batch:
         op.value = op.peek(connection) if op.peek else None
@@ -420,7 +428,7 @@ def _answer(ops: list[_Op], error: Exception | None = None) -> None:
     """Answer the callers, with one wake-up per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[_Op]] = {}
     for op in ops:
-        loops.setdefault(op.loop, []).append(op)
+        loops.setdefault(op.future.get_loop(), []).append(op)
     for loop, answered in loops.items():
         if not call_in_loop(loop, _resolve, answered, error):
             log.warning("%d writes were committed after their callers' event loop was closed", len(answered))
