@@ -18,7 +18,6 @@ from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Usage
 from redrive.core.lifecycle import Transition
 from redrive.core.payload import encode as encode_payload
 from redrive.core.payload import encode_result, lost_numbers
-from redrive.core.policy import Policy
 from redrive.core.store import Commit, Store
 from redrive.engine.attempt_state import AttemptState, Look
 from redrive.engine.breakers import Breakers, downstream_of
@@ -173,25 +172,26 @@ class Settlement:
             abilities=handler.abilities(self._registry.fleet, self._registry.count),
             effects=bool(handler.effects), manual=handler.retry_policy == "manual",
             usage=state.usage, breaker=breaker, probes=probes, sitting=state.sitting, tries=state.tries,
-            trusted_now=await self._trusted_now(job, policy), effects_seen=_describe_look(handler, look),
+            trusted_now=None if policy.max_age is None else await self._trusted_now(job),
+            effects_seen=_describe_look(handler, look),
         )  # fmt: skip
-        decision = await self._unless_open(state, await self._decided(case, handler))
+        decision = await self._decided(case, handler)
+        if isinstance(decision, Bury) and decision.comes_back_at is not None:
+            decision = await self._unless_open(state, decision)
         return Commit((self._transition(case, decision, group, state),), puts)
 
-    async def _unless_open(self, state: AttemptState, decision: Decision) -> Decision:
+    async def _unless_open(self, state: AttemptState, decision: Bury) -> Bury:
         """Keeps a dead letter with an effect that may have landed from coming back by itself."""
-        if not isinstance(decision, Bury) or decision.comes_back_at is None or state.handler.idempotent:
-            return decision
-        if not state.has_used("once"):
+        if state.handler.idempotent or not state.has_used("once"):
             return decision
         if not any(effect.open for effect in await read_effects(self._store, state.job.id)):
             return decision
         why = f"{without_promise(decision.why)} {LANDED_PERHAPS}"
         return msgspec.structs.replace(decision, lane="manual", comes_back_at=None, why=why, recommendation=RESOLVE)
 
-    async def _trusted_now(self, job: Job, policy: Policy) -> float | None:
+    async def _trusted_now(self, job: Job) -> float | None:
         """Reads the time by which the job may be too old, only where its age counts."""
-        if policy.max_age is None or job.first_failed_at is None:
+        if job.first_failed_at is None:
             return None
         return await time_for_destroying(self._store, self._clock)
 
@@ -335,14 +335,12 @@ class Settlement:
             decision.tier if isinstance(decision, RetryLater) else None,
         )
         self.logbook.failed(case, decision, group, _take_error(state))
-        return _add_lesson(
-            make_transition(case, decision, attempt, self._waits_for(case, decision, group)), job, worked=False
-        )
+        returns = isinstance(decision, Bury) and decision.comes_back_at is not None
+        waits_for = self._waits_for(case, group) if returns else None
+        return _add_lesson(make_transition(case, decision, attempt, waits_for), job, worked=False)
 
-    def _waits_for(self, case: Case, decision: Decision, group: str) -> str | None:
+    def _waits_for(self, case: Case, group: str) -> str | None:
         """Names the breaker that must recover before a dead letter that comes back by itself is retried."""
-        if not isinstance(decision, Bury) or decision.comes_back_at is None:
-            return None
         called = downstream_of(case.job, self._registry.handlers.get(case.job.task))
         return key_of(case.job, downstream=called, failure=case.failure, fingerprint=group)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -73,7 +73,7 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
     kind: Any = type(error)
     try:
         if kind in _SIMPLE and _only_says(error):
-            frames, source = _trace(_steps(error.__traceback__), FRAMES, TRACE_LIMIT)
+            frames, source = _trace_again(tuple(_steps(error.__traceback__)))
             return Failure("exception", _types(kind), redact_text(words_of(error)), frames=frames, source=source)
         failure = _ErrorReader(time.time() if now is None else now).at(error, 0)
         return _mark_model_asked(failure, error) if reads_data(failure) else failure
@@ -85,8 +85,8 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
 
 def _mark_model_asked(failure: Failure, error: BaseException) -> Failure:
     """Adds whether a model was asked: only for data that does not fit, whose meaning depends on the model."""
-    steps = (at for link in _chain(error) for _, at in _steps(link.__traceback__))
-    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(names_a_model(at.tb_frame) for at in steps)
+    frames = (frame for link in _chain(error) for _, frame, _ in [*_walk(link.__traceback__)][-_STEPS:])
+    asked = _shows_a_model(failure, CHAIN_LIMIT) or any(map(names_a_model, frames))
     return msgspec.structs.replace(failure, model_asked=True) if asked else failure
 
 
@@ -422,8 +422,8 @@ def _invalid_input(error: BaseException) -> str | None:
 # ---- tracebacks
 
 
-Step = tuple[str, TracebackType]
-"""A module, and the traceback entry in the module."""
+Step = tuple[str, str, str, int]
+"""A module, its file, a function in it, and the line that was reached."""
 _RUNNERS: Final = (
     "redrive.engine",
     "redrive.failures",
@@ -437,16 +437,23 @@ _NOT_OURS: Final = "redrive.doors"
 """Package of redrive that counts as an application: the demo's tasks are there."""
 
 
-def _steps(traceback: TracebackType | None) -> list[Step]:
-    """Lists the steps of the task's own code and of the code it called, outermost first; leaves out redrive's steps."""
-    steps: list[Step] = []
+def _walk(traceback: TracebackType | None) -> Iterator[tuple[str, FrameType, int]]:
+    """Yields module, frame and line of the task's own code and of the code it called; leaves out redrive's steps."""
     while traceback is not None:
-        frame = traceback.tb_frame
+        frame = traceback.tb_frame  # read once: Python announces every such reading to its audit hooks
         name = frame.f_globals.get("__name__")
         module = name if isinstance(name, str) else frame.f_code.co_filename
         if not module.startswith(_RUNNERS):
-            steps.append((module, traceback))
+            yield module, frame, traceback.tb_lineno
         traceback = traceback.tb_next
+
+
+def _steps(traceback: TracebackType | None) -> list[Step]:
+    """Lists the steps of the task's own code and of the code it called, outermost first."""
+    steps: list[Step] = []
+    for module, frame, line in _walk(traceback):
+        code = frame.f_code
+        steps.append((module, code.co_filename, code.co_name, line))
     return steps[-_STEPS:]
 
 
@@ -457,15 +464,21 @@ def _place(module: str, function: str, line: int) -> str:
 
 
 def _place_of(step: Step) -> str:
-    module, at = step
-    return _place(module, at.tb_frame.f_code.co_name, at.tb_lineno)
+    module, _, function, line = step
+    return _place(module, function, line)
 
 
 def _is_yours(step: Step) -> bool:
     """Returns whether a step is in the application's own code."""
-    module, at = step
+    module, file, _, _ = step
     ours = module.startswith("redrive.") and not module.startswith(_NOT_OURS)
-    return in_application(at.tb_frame.f_code.co_filename) and not ours
+    return in_application(file) and not ours
+
+
+@lru_cache(maxsize=1024)
+def _trace_again(steps: tuple[Step, ...]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    """Does the same as `_trace` for the steps of one plain error, which are often those of the error before it."""
+    return _trace(list(steps), FRAMES, TRACE_LIMIT)
 
 
 def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
@@ -474,7 +487,8 @@ def _trace(steps: list[Step], most: int, room: int) -> tuple[tuple[str, ...], tu
     source: list[str | None] = []
     for step in _choose_steps(steps, most):
         place = _place_of(step)
-        line = _source_line(step[1].tb_frame.f_code.co_filename, step[1].tb_lineno) if _is_yours(step) else None
+        _, file, _, number = step
+        line = _source_line(file, number) if _is_yours(step) else None
         room -= len(place) + len(line or "")
         if room < 0:
             break

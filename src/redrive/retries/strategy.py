@@ -241,8 +241,10 @@ def _if_own_limits(case: Case) -> Decision | None:
 
     The time is limited because the task itself may use up the resource; such a job must end as a dead letter.
     """
+    if case.cause.detail != "own_limits":
+        return None
     seen, most = case.seen("own_limits"), MEMORY_WAITS if case.failure.error_class == "MemoryError" else ROOM_WAITS
-    if case.cause.detail != "own_limits" or seen >= most:
+    if seen >= most:
         return None
     wait = min(LONGEST_ROOM, FIRST_ROOM * 2.0 ** min(seen, 10)) * (0.75 + case.chance / 2)
     why = f"A limit of this machine, not of the job: {case.failure.summary}. No attempt is used. Again in {wait:.1f} s."

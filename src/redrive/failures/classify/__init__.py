@@ -32,7 +32,9 @@ __all__ = [
 
 def cause_of(detail: str, rule: str, failure: Failure) -> Cause:
     category, heals, subclass = DETAILS.get(detail, DETAILS["unknown"])
-    wait = next((link.retry_after for link in failure.chain() if link.retry_after is not None), None)
+    wait = failure.retry_after
+    if wait is None and failure.cause is not None:
+        wait = next((link.retry_after for link in failure.chain() if link.retry_after is not None), None)
     if wait is None and detail in _SAY_IN_WORDS:
         wait = wait_in_words(text_of(failure))
     return Cause(category, detail, heals, rule, subclass, wait)
@@ -72,6 +74,8 @@ def reads_data(failure: Failure, depth: int = 6) -> bool:
     """Tells whether a failure, or one it wraps, is data that does not fit: its meaning depends on the data's source."""
     if class_detail(failure.types) == UNFIT:
         return True
+    if failure.cause is None and not failure.members:
+        return False
     return depth > 0 and any(reads_data(part, depth - 1) for part in failure.wrapped)
 
 
