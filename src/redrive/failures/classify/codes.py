@@ -7,6 +7,18 @@ import re
 from functools import lru_cache
 from typing import Final
 
+
+def read_details(text: str) -> dict[str, str]:
+    """Reads a table, written as `detail=NAME,NAME detail=NAME`, into the detail of each name."""
+    groups = [group.split("=") for group in text.split()]
+    return {name: detail for detail, names in groups for name in names.split(",")}
+
+
+def read_numbers(text: str) -> dict[int, str]:
+    """Reads a table of numbers, written as for `read_details`."""
+    return {int(number): detail for number, detail in read_details(text).items()}
+
+
 _CODES_BY_DETAIL: Final[dict[str, str]] = {
     "rate_limited": """
         rate_limit rate_limited rate_limit_exceeded rate_limit_reached user_rate_limit_exceeded ratelimited throttling
@@ -108,18 +120,12 @@ def _by_code(listed: dict[str, str]) -> dict[str, str]:
 CODES: Final = _by_code(_CODES_BY_DETAIL)
 """Provider codes (see `plain`) → detail."""
 WEAK_CODES: Final = _by_code(_WEAK_CODES_BY_DETAIL)
-_CODE_STARTS: Final = (
-    ("throttl", "rate_limited"),
-    ("toomanyrequests", "rate_limited"),
-    ("ratelimit", "rate_limited"),
-    ("serviceunavailable", "server_error"),
-    ("servicequotaexceeded", "quota"),
-    ("accessdenied", "authority"),
-    ("expiredtoken", "credentials_expired"),
-    ("contextlengthexceeded", "context_overflow"),
-    ("smtp4", "server_error"),
-    ("smtp53", "credentials"),
-    ("smtp5", "invalid_input"),
+_CODE_STARTS: Final = tuple(
+    read_details("""
+    rate_limited=throttl,toomanyrequests,ratelimit server_error=serviceunavailable,smtp4 quota=servicequotaexceeded
+    authority=accessdenied credentials_expired=expiredtoken context_overflow=contextlengthexceeded
+    credentials=smtp53 invalid_input=smtp5
+    """).items()
 )
 """Beginnings of codes: services of botocore append words freely, and replies of mail servers go by their digits."""
 
@@ -136,66 +142,19 @@ def code_detail(code: str) -> str | None:
     return next((detail for start, detail in _CODE_STARTS if word.startswith(start)), None)
 
 
-SQLSTATES: Final[dict[str, str]] = {
-    "40003": "outcome_unknown",
-    "08007": "outcome_unknown",
-    "42501": "authority",
-    "42601": "bug",
-    "42P01": "bug",
-    "57014": "timeout",
-    "57P04": "dependency_gone",
-    "25006": "contention",
-    "XX001": "data_integrity",
-    "XX002": "data_integrity",
-    "08": "network",
-    "40": "contention",
-    "53": "contention",
-    "55": "contention",
-    "57": "server_error",
-    "58": "server_error",
-    "XX": "server_error",
-    "HV": "server_error",
-    "28": "credentials",
-    "0L": "authority",
-    "0P": "authority",
-    "3D": "dependency_gone",
-    "3F": "dependency_gone",
-    "22": "invalid_input",
-    "23": "invalid_input",
-    "42": "invalid_input",
-    "44": "invalid_input",
-    "54": "invalid_input",
-    "0A": "invalid_input",
-    "P0": "invalid_input",
-    "21": "bug",
-    "24": "bug",
-    "25": "bug",
-    "26": "bug",
-    "34": "bug",
-}
+SQLSTATES: Final = read_details("""
+    outcome_unknown=40003,08007 authority=42501,0L,0P bug=42601,42P01,21,24,25,26,34 timeout=57014
+    dependency_gone=57P04,3D,3F contention=25006,40,53,55 data_integrity=XX001,XX002 network=08
+    server_error=57,58,XX,HV credentials=28 invalid_input=22,23,42,44,54,0A,P0
+""")
 """Details of whole SQL states, then of their classes (the first two characters)."""
 
-SQLITE_NAMES: Final[dict[str, str]] = {
-    "SQLITE_BUSY": "contention",
-    "SQLITE_LOCKED": "contention",
-    "SQLITE_PROTOCOL": "contention",
-    "SQLITE_SCHEMA": "contention",
-    "SQLITE_FULL": "contention",
-    "SQLITE_NOMEM": "contention",
-    "SQLITE_IOERR": "server_error",
-    "SQLITE_INTERRUPT": "timeout",
-    "SQLITE_CONSTRAINT": "invalid_input",
-    "SQLITE_TOOBIG": "invalid_input",
-    "SQLITE_MISMATCH": "invalid_input",
-    "SQLITE_RANGE": "bug",
-    "SQLITE_MISUSE": "bug",
-    "SQLITE_CORRUPT": "data_integrity",
-    "SQLITE_NOTADB": "data_integrity",
-    "SQLITE_CANTOPEN": "dependency_gone",
-    "SQLITE_READONLY": "authority",
-    "SQLITE_PERM": "authority",
-    "SQLITE_AUTH": "authority",
-}
+SQLITE_NAMES: Final = read_details("""
+    contention=SQLITE_BUSY,SQLITE_LOCKED,SQLITE_PROTOCOL,SQLITE_SCHEMA,SQLITE_FULL,SQLITE_NOMEM
+    server_error=SQLITE_IOERR timeout=SQLITE_INTERRUPT invalid_input=SQLITE_CONSTRAINT,SQLITE_TOOBIG,SQLITE_MISMATCH
+    bug=SQLITE_RANGE,SQLITE_MISUSE data_integrity=SQLITE_CORRUPT,SQLITE_NOTADB dependency_gone=SQLITE_CANTOPEN
+    authority=SQLITE_READONLY,SQLITE_PERM,SQLITE_AUTH
+""")
 """Details of SQLite's error names; extended names begin with these."""
 
 
@@ -205,37 +164,16 @@ def sql_detail(state: str) -> str | None:
     return SQLSTATES.get(state) or SQLSTATES.get(state[:2])
 
 
-JSON_RPC: Final[dict[int, str]] = {
-    -32000: "network",
-    -32001: "timeout",
-    -32002: "data_integrity",
-    -32020: "invalid_input",
-    -32021: "invalid_input",
-    -32022: "invalid_input",
-    -32042: "suspended",
-    -32600: "invalid_input",
-    -32601: "invalid_input",
-    -32602: "invalid_input",
-    -32603: "server_error",
-    -32700: "invalid_input",
-}
+JSON_RPC: Final = read_numbers("""
+    network=-32000 timeout=-32001 data_integrity=-32002
+    invalid_input=-32020,-32021,-32022,-32600,-32601,-32602,-32700 suspended=-32042 server_error=-32603
+""")
 
-GRPC: Final[dict[str, str]] = {
-    "UNAVAILABLE": "server_error",
-    "INTERNAL": "server_error",
-    "DEADLINE_EXCEEDED": "timeout",
-    "RESOURCE_EXHAUSTED": "rate_limited",
-    "ABORTED": "contention",
-    "INVALID_ARGUMENT": "invalid_input",
-    "FAILED_PRECONDITION": "invalid_input",
-    "OUT_OF_RANGE": "invalid_input",
-    "UNIMPLEMENTED": "invalid_input",
-    "NOT_FOUND": "data_integrity",
-    "ALREADY_EXISTS": "data_integrity",
-    "DATA_LOSS": "data_integrity",
-    "PERMISSION_DENIED": "authority",
-    "UNAUTHENTICATED": "credentials",
-}
+GRPC: Final = read_details("""
+    server_error=UNAVAILABLE,INTERNAL timeout=DEADLINE_EXCEEDED rate_limited=RESOURCE_EXHAUSTED contention=ABORTED
+    invalid_input=INVALID_ARGUMENT,FAILED_PRECONDITION,OUT_OF_RANGE,UNIMPLEMENTED
+    data_integrity=NOT_FOUND,ALREADY_EXISTS,DATA_LOSS authority=PERMISSION_DENIED credentials=UNAUTHENTICATED
+""")
 
 
 def rpc_detail(code: int | None, status: str | None) -> str | None:
@@ -248,23 +186,18 @@ def rpc_detail(code: int | None, status: str | None) -> str | None:
 
 ERRNOS: Final[dict[int, str]] = {
     getattr(errno, name): detail
-    for detail, names in {
-        "own_limits": "EMFILE ENFILE",
-        "contention": "ENOSPC EDQUOT EAGAIN EBUSY ENOMEM ETXTBSY EDEADLK ENOBUFS EADDRINUSE EINTR ENOLCK EUSERS",
-        "network": "ECONNREFUSED ECONNRESET ECONNABORTED EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN ENETRESET EPIPE "
-        "ENOTCONN ESHUTDOWN EADDRNOTAVAIL EPROTO ENOLINK ECOMM",
-        "timeout": "ETIMEDOUT ETIME",
-        "server_error": "EIO ESTALE EREMOTEIO",
-        "authority": "EACCES EPERM EROFS",
-        "data_integrity": "ENOENT EEXIST EISDIR ENOTDIR ENOTEMPTY ELOOP",
-        "invalid_input": "ENAMETOOLONG EINVAL EFBIG E2BIG EXDEV EMSGSIZE EDESTADDRREQ EAFNOSUPPORT EPROTONOSUPPORT "
-        "ENOTSUP EOPNOTSUPP EOVERFLOW EILSEQ ERANGE EDOM",
-        "dependency_gone": "ENOEXEC ENODEV ENXIO ENOSYS",
-        "credentials": "ENOKEY EKEYREJECTED EKEYREVOKED",
-        "credentials_expired": "EKEYEXPIRED",
-        "bug": "EBADF ENOTSOCK EISCONN ESPIPE ENOTTY EFAULT",
-    }.items()
-    for name in names.split()
+    for name, detail in read_details("""
+        own_limits=EMFILE,ENFILE
+        contention=ENOSPC,EDQUOT,EAGAIN,EBUSY,ENOMEM,ETXTBSY,EDEADLK,ENOBUFS,EADDRINUSE,EINTR,ENOLCK,EUSERS
+        network=ECONNREFUSED,ECONNRESET,ECONNABORTED,EHOSTUNREACH,EHOSTDOWN,ENETUNREACH,ENETDOWN,ENETRESET
+        network=EPIPE,ENOTCONN,ESHUTDOWN,EADDRNOTAVAIL,EPROTO,ENOLINK,ECOMM
+        timeout=ETIMEDOUT,ETIME server_error=EIO,ESTALE,EREMOTEIO authority=EACCES,EPERM,EROFS
+        data_integrity=ENOENT,EEXIST,EISDIR,ENOTDIR,ENOTEMPTY,ELOOP
+        invalid_input=ENAMETOOLONG,EINVAL,EFBIG,E2BIG,EXDEV,EMSGSIZE,EDESTADDRREQ
+        invalid_input=EAFNOSUPPORT,EPROTONOSUPPORT,ENOTSUP,EOPNOTSUPP,EOVERFLOW,EILSEQ,ERANGE,EDOM
+        dependency_gone=ENOEXEC,ENODEV,ENXIO,ENOSYS credentials=ENOKEY,EKEYREJECTED,EKEYREVOKED
+        credentials_expired=EKEYEXPIRED bug=EBADF,ENOTSOCK,EISCONN,ESPIPE,ENOTTY,EFAULT
+    """).items()
     if hasattr(errno, name)
 }
 """Details of the operating system's error numbers. `No space left` heals when space is freed: contention."""

@@ -13,7 +13,7 @@ from typing import Final
 from redrive.core.details import DETAILS, known_detail
 from redrive.core.job import Failure
 from redrive.failures.classify.classes import UNFIT, calls_models, class_detail, package_of, status_class_detail
-from redrive.failures.classify.codes import ERRNOS, WEAK_CODES, code_detail, plain, rpc_detail, sql_detail
+from redrive.failures.classify.codes import ERRNOS, WEAK_CODES, code_detail, plain, read_numbers, rpc_detail, sql_detail
 from redrive.failures.classify.words import (
     BROKEN_SQL,
     LIMIT_WORDS,
@@ -28,30 +28,13 @@ from redrive.failures.classify.words import (
 
 Rule = Callable[[Failure], str | None]
 
-STATUSES: Final[dict[int, str]] = {
-    400: "invalid_input",
-    401: "credentials",
-    402: "quota",
-    403: "authority",
-    404: "data_integrity",
-    408: "timeout",
-    409: "contention",
-    410: "data_integrity",
-    413: "invalid_input",
-    422: "invalid_input",
-    425: "server_error",
-    429: "rate_limited",
-    504: "timeout",
-    529: "provider_overloaded",
-}
-_RARE_STATUSES: Final[dict[int, str]] = {
-    407: "credentials",
-    412: "data_integrity",
-    423: "contention",
-    424: "server_error",
-    451: "authority",
-    499: "network",
-}
+STATUSES: Final = read_numbers("""
+    invalid_input=400,413,422 credentials=401 quota=402 authority=403 data_integrity=404,410 timeout=408,504
+    contention=409 server_error=425 rate_limited=429 provider_overloaded=529
+""")
+_RARE_STATUSES: Final = read_numbers("""
+    credentials=407 data_integrity=412 contention=423 server_error=424 authority=451 network=499
+""")
 """Statuses of calls that a task makes itself; a delivery takes every unknown 4xx as final."""
 
 
@@ -354,23 +337,20 @@ def _named(types: tuple[str, ...], shape: re.Pattern[str]) -> bool:
     return any(shape.search(name.rpartition(".")[2]) for name in types)
 
 
-def _timeout(failure: Failure) -> str | None:
-    found = _named(failure.types, _TIMEOUT_NAME) or "timeout" in find_last_topics(text_of(failure))
-    return "timeout" if found else None
+def _make_word_rule(detail: str, topic: str, shape: re.Pattern[str] | None = None) -> Rule:
+    """Makes a rule that knows a detail by the name of the class or by the words of a topic."""
+
+    def rule(failure: Failure) -> str | None:
+        named = shape is not None and _named(failure.types, shape)
+        return detail if named or topic in find_last_topics(text_of(failure)) else None
+
+    return rule
 
 
-def _rate_limit(failure: Failure) -> str | None:
-    found = _named(failure.types, _RATE_NAME) or "rate" in find_last_topics(text_of(failure))
-    return "rate_limited" if found else None
-
-
-def _expired_words(failure: Failure) -> str | None:
-    return "credentials_expired" if "expired" in find_last_topics(text_of(failure)) else None
-
-
-def _network_blip(failure: Failure) -> str | None:
-    found = _named(failure.types, _NETWORK_NAME) or "network" in find_last_topics(text_of(failure))
-    return "network" if found else None
+_timeout: Final = _make_word_rule("timeout", "timeout", _TIMEOUT_NAME)
+_rate_limit: Final = _make_word_rule("rate_limited", "rate", _RATE_NAME)
+_expired_words: Final = _make_word_rule("credentials_expired", "expired")
+_network_blip: Final = _make_word_rule("network", "network", _NETWORK_NAME)
 
 
 def _server_words(failure: Failure) -> str | None:

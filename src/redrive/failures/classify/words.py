@@ -8,98 +8,53 @@ from typing import Final
 
 from redrive.core.job import Failure
 
-OVERFLOW_PHRASES: Final = (
-    "prompt is too long",
-    "input is too long",
-    "maximum context length",
-    "reduce the length of the messages",
-    "exceeds the maximum number of tokens allowed",
-    "exceeds the available context size",
-    "exceed model maximum",
-    "too many tokens",
-    "context_length_exceeded",
-    "exceeds the context window",
-    "exceed context limit",
-    "exceeds the model's context",
-    "exceeds the model's maximum",
-    "exceeds the maximum context",
-    "exceeds context length",
-    "context window exceeded",
-    "context window of this model",
-    "maximum prompt length",
-    "max context length",
-    "input token count exceeds",
-    "too many input tokens",
-    "request exceeds the maximum size",
-    "reduce your message size",
-    "context window exceeds limit",
-    "exceeded model token limit",
-    "prompt exceeds max length",
-    "range of input length should be",
-    "number of input tokens exceeds",
-    "context length of only",
-)
-MUST_REDUCE: Final = (
-    "tokens must be reduced",
-    "input must be reduced",
-    "prompt must be reduced",
-    "messages must be reduced",
-    "request too large for",
-)
+
+def _read_phrases(text: str) -> tuple[str, ...]:
+    """Reads phrases with bars between them."""
+    return tuple(phrase.strip() for phrase in text.split("|"))
+
+
+OVERFLOW_PHRASES: Final = _read_phrases("""
+    prompt is too long | input is too long | maximum context length | reduce the length of the messages |
+    exceeds the maximum number of tokens allowed | exceeds the available context size | exceed model maximum |
+    too many tokens | context_length_exceeded | exceeds the context window | exceed context limit |
+    exceeds the model's context | exceeds the model's maximum | exceeds the maximum context |
+    exceeds context length | context window exceeded | context window of this model | maximum prompt length |
+    max context length | input token count exceeds | too many input tokens | request exceeds the maximum size |
+    reduce your message size | context window exceeds limit | exceeded model token limit |
+    prompt exceeds max length | range of input length should be | number of input tokens exceeds |
+    context length of only
+""")
+MUST_REDUCE: Final = _read_phrases("""
+    tokens must be reduced | input must be reduced | prompt must be reduced | messages must be reduced |
+    request too large for
+""")
 """Phrases of a request that is over a limit: waiting does not make the request smaller, even on a 429."""
-QUOTA_PHRASES: Final = (
-    "credit balance is too low",
-    "exceeded your current quota",
-    "insufficient_quota",
-    "insufficient quota",
-    "insufficient credit",
-    "insufficient balance",
-    "insufficient funds",
-    "billing hard limit",
-    "billing_hard_limit_reached",
-    "out of credits",
-    "more credits",
-    "reached your specified api usage limits",
-    "spend limit",
-    "spending limit",
-    "monthly usage limit",
-    "payment required",
-    "account is not active",
-)
+QUOTA_PHRASES: Final = _read_phrases("""
+    credit balance is too low | exceeded your current quota | insufficient_quota | insufficient quota |
+    insufficient credit | insufficient balance | insufficient funds | billing hard limit |
+    billing_hard_limit_reached | out of credits | more credits | reached your specified api usage limits |
+    spend limit | spending limit | monthly usage limit | payment required | account is not active
+""")
 PER_TIME: Final = ("resource_exhausted", "perminute", "per minute", "retrydelay", "per day")
 """Phrases of a quota that fills again by itself: such a quota is a rate limit, even if the message says quota."""
-REFUSAL_PHRASES: Final = (
-    "content management policy",
-    "content filtering policy",
-    "flagged as potentially violating",
-    "violates our usage polic",
-    "violating our usage polic",
-    "rejected as a result of our safety system",
-    "responsible ai practices",
-    "may contain inappropriate content",
-)
-NO_CREDENTIALS: Final = (
-    "could not resolve authentication method",
-    "api_key client option must be set",
-    "missing key inputs argument",
-    "missing credentials. please pass",
-    "api key not valid",
-    "invalid api key",
-    "incorrect api key",
-    "pass a valid api key",
-    "password authentication failed",
-    "no password supplied",
-    "access denied for user",
-    "530 login",
-    "530 not logged in",
-    "[authenticationfailed]",
-)
-BROKEN_SQL: Final = (
-    "no such table", "no such column", "syntax error", "no such function", "no such savepoint", "no such index",
-    "has no column named", "values were supplied", "values for", "ambiguous column name", "already exists",
-    "incomplete input", "unrecognized token", "wrong number of arguments", "misuse of", "no transaction is active",
-    "within a transaction", "malformed json",
-)  # fmt: skip
+REFUSAL_PHRASES: Final = _read_phrases("""
+    content management policy | content filtering policy | flagged as potentially violating |
+    violates our usage polic | violating our usage polic | rejected as a result of our safety system |
+    responsible ai practices | may contain inappropriate content
+""")
+NO_CREDENTIALS: Final = _read_phrases("""
+    could not resolve authentication method | api_key client option must be set | missing key inputs argument |
+    missing credentials. please pass | api key not valid | invalid api key | incorrect api key |
+    pass a valid api key | password authentication failed | no password supplied | access denied for user |
+    530 login | 530 not logged in | [authenticationfailed]
+""")
+BROKEN_SQL: Final = _read_phrases("""
+    no such table | no such column | syntax error | no such function | no such savepoint | no such index |
+    has no column named | values were supplied | values for | ambiguous column name | already exists |
+    incomplete input | unrecognized token | wrong number of arguments | misuse of | no transaction is active |
+    within a transaction | malformed json
+""")
 BUSY_STORE: Final = ("database is locked", "busy redis is busy", "misconf redis is", "noreplicas not enough")
 """Messages of busy stores that come without a telling code or class."""
 LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection", "too many requests")
@@ -107,50 +62,30 @@ LIMIT_WORDS: Final = ("rate limit", "rate-limit", "ratelimit", "abuse detection"
 
 # ---- the last resort: words of failures without a known class, code or status
 
-TIMEOUT_WORDS: Final = (
-    "timed out",
-    "timeout exceeded",
-    "deadline exceeded",
-    "read timeout",
-    "connect timeout",
-    "connection timeout",
-    "request timeout",
-    "gateway timeout",
-    "timeout error",
-    "operation timeout",
-)
-RATE_WORDS: Final = (
-    "rate limit exceeded", "rate limit reached", "rate limited", "rate-limited", "rate limit hit", "ratelimited",
-    "too many requests", "rate_limit_exceeded", "rate_limit_error", "exceeded your rate limit", "resource_exhausted",
-    "throttlingexception", "too many 429 error",
-)  # fmt: skip
-NETWORK_WORDS: Final = (
-    "connection refused", "connection reset", "connection aborted", "connection closed", "connection error",
-    "connection lost", "lost connection to", "server has gone away", "broken pipe", "name or service not known",
-    "name resolution", "nodename nor servname", "getaddrinfo failed", "network is unreachable", "network error",
-    "no route to host", "remote end closed", "server disconnected", "failed to establish a new connection",
-    "tls handshake", "ssl handshake", "eof occurred in violation", "incomplete read", "peer closed connection",
-    "socket hang up", "econnreset", "econnrefused",
-)  # fmt: skip
-LOCK_WORDS: Final = (
-    "database is locked",
-    "deadlock detected",
-    "deadlock found",
-    "could not serialize access",
-    "too many connections",
-)
-EXPIRED_WORDS: Final = (
-    "token expired",
-    "token has expired",
-    "token is expired",
-    "expired token",
-    "session expired",
-    "session has expired",
-    "credentials expired",
-    "credentials have expired",
-    "signature has expired",
-    "jwt expired",
-)
+TIMEOUT_WORDS: Final = _read_phrases("""
+    timed out | timeout exceeded | deadline exceeded | read timeout | connect timeout | connection timeout |
+    request timeout | gateway timeout | timeout error | operation timeout
+""")
+RATE_WORDS: Final = _read_phrases("""
+    rate limit exceeded | rate limit reached | rate limited | rate-limited | rate limit hit | ratelimited |
+    too many requests | rate_limit_exceeded | rate_limit_error | exceeded your rate limit | resource_exhausted |
+    throttlingexception | too many 429 error
+""")
+NETWORK_WORDS: Final = _read_phrases("""
+    connection refused | connection reset | connection aborted | connection closed | connection error |
+    connection lost | lost connection to | server has gone away | broken pipe | name or service not known |
+    name resolution | nodename nor servname | getaddrinfo failed | network is unreachable | network error |
+    no route to host | remote end closed | server disconnected | failed to establish a new connection |
+    tls handshake | ssl handshake | eof occurred in violation | incomplete read | peer closed connection |
+    socket hang up | econnreset | econnrefused
+""")
+LOCK_WORDS: Final = _read_phrases("""
+    database is locked | deadlock detected | deadlock found | could not serialize access | too many connections
+""")
+EXPIRED_WORDS: Final = _read_phrases("""
+    token expired | token has expired | token is expired | expired token | session expired | session has expired |
+    credentials expired | credentials have expired | signature has expired | jwt expired
+""")
 
 
 @lru_cache(maxsize=1024)
