@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import redrive
-from redrive.doors.cli.invocation import Invocation, shared_options
+from redrive.doors.cli.invocation import Group, Invocation
 from redrive.doors.cli.problems import exit_with
 
 SECTIONS: Final = {
@@ -92,7 +92,7 @@ class Commands(Mapping[str, click.Command]):
         return len(self._places)
 
 
-class RootGroup(click.Group):
+class RootGroup(Group):
     """Lists the commands in sections, and turns what they raise into a message, a hint and an exit status."""
 
     def __init__(self, *args: Any, **extra: Any) -> None:
@@ -122,7 +122,6 @@ class RootGroup(click.Group):
     "redrive", cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(redrive.__version__, prog_name="redrive", message="%(prog)s %(version)s")
-@shared_options
 def cli() -> None:
     """Background work for AI agents that never disappears. One file, no server.
 

@@ -31,7 +31,7 @@ from redrive.doors.cli.arguments import (
     yes_option,
 )
 from redrive.doors.cli.import_export import export, import_
-from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command_group, confirm, use_app
 from redrive.doors.cli.jobs import format_attempts, print_moved, print_page, resolve
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.redrives import bulk_options, edit_many, redrive_
@@ -44,8 +44,7 @@ LONGEST_DAYS: Final = 36_500
 group_why_option = click.option("--why", metavar="TEXT", help="The reason, kept in the group's timeline.")
 
 
-@click.group()
-@shared_options
+@command_group()
 def dead() -> None:
     """Look after dead letters: what failed, why, and what to do about it."""
 
@@ -54,7 +53,6 @@ def dead() -> None:
 @filter_options
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @cursor_option
-@shared_options
 def list_(filters: dict[str, Any], limit: int, cursor: str | None) -> None:
     """List dead letters, the latest first."""
     page = use_app(lambda rd: _list_dead(rd, filters, limit, cursor))
@@ -77,7 +75,6 @@ def _row(job: Job) -> tuple[object, ...]:
 @dead.command(short_help="Show a dead letter's timeline, and what to do next.")
 @click.argument("id")
 @secrets_option
-@shared_options
 def show(id: str, secrets: bool) -> None:
     """Show every attempt of a dead letter, its cause, the decision and why. Other jobs are shown, too."""
     record = use_app(lambda rd: read_timeline(rd, id))
@@ -95,7 +92,6 @@ def show(id: str, secrets: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what it would mean.")
 @bulk_options
 @why_option
-@shared_options
 def edit(
     ids: tuple[str, ...],
     filters: dict[str, Any],
@@ -155,7 +151,6 @@ def _preview_lines(preview: EditPreview) -> Iterator[str]:
 @click.argument("id")
 @click.argument("one", type=int)
 @click.argument("other", type=int)
-@shared_options
 def diff(id: str, one: int, other: int) -> None:
     """Compare the inputs of two runs of a job, by their numbers in `dead show`."""
     lines = use_app(lambda rd: rd.dead.diff(id, one, other))
@@ -168,7 +163,6 @@ def diff(id: str, one: int, other: int) -> None:
 @all_option
 @yes_option
 @why_option
-@shared_options
 def purge(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, yes: bool, why: str | None) -> None:
     """Remove the contents of dead letters for good, by id, by filter or all. Counted; the keys stay remembered."""
     if [bool(ids), bool(filters), all_].count(True) != 1:
@@ -186,13 +180,12 @@ def purge(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, yes: bool, 
 # ---- groups
 
 
-@click.command("groups", short_help="List the error groups of the dead letters.")
+@dead.command("groups", short_help="List the error groups of the dead letters.")
 @click.option("--queue", metavar="NAME")
 @click.option("--task", metavar="NAME")
 @click.option("--status", metavar="NAME", help="unresolved, resolved or ignored.")
 @click.option("--new", metavar="WHEN", help="Only those since the last deploy (deploy), or of the last hour (hour).")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
-@shared_options
 def groups(**given: Any) -> None:
     """List the error groups of the dead letters, unresolved ones first."""
     views = use_app(lambda rd: rd.groups.list(**given))
@@ -211,9 +204,8 @@ def _group_row(view: GroupView) -> tuple[object, ...]:
     return view.short, what, group.task, *numbers, view.status, view.trend, shorten(view.suggestion.text, 70)
 
 
-@click.command("group", short_help="Show one error group: its trend, and what to do.")
+@dead.command("group", short_help="Show one error group: its trend, and what to do.")
 @click.argument("fingerprint")
-@shared_options
 def group(fingerprint: str) -> None:
     """Show one error group: its trend, what was tried, its latest dead letters, and what to do."""
     view = use_app(lambda rd: rd.groups.show(fingerprint))
@@ -280,24 +272,22 @@ def _group_steps(view: GroupView) -> Iterator[str]:
         yield f"  It matters again: redrive dead reopen-group {view.short} --why TEXT"
 
 
-@click.command("resolve-group")
+@dead.command("resolve-group")
 @click.argument("fingerprint")
 @click.option("--in-version", metavar="TEXT", help="The version with the cure: only that or a later one can regress.")
 @group_why_option
-@shared_options
 def resolve_group(fingerprint: str, **given: Any) -> None:
     """Mark an error group as cured. You are told if the failure comes back."""
     _print_group(use_app(lambda rd: rd.groups.resolve(fingerprint, who=acting_user(), **given)))
 
 
-@click.command("ignore-group")
+@dead.command("ignore-group")
 @click.argument("fingerprint")
 @click.option("--until", metavar="TIME", help="Until then, e.g. 2031-05-17T03:00:00Z.")
 @click.option("--days", metavar="N", type=float, help="For so many days.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0), help="Up to so many an hour.")
 @click.option("--count", metavar="N", type=click.IntRange(min=0), help="For so many more.")
 @group_why_option
-@shared_options
 def ignore_group(fingerprint: str, until: str | None, days: float | None, **given: Any) -> None:
     """Ignore an error group. You are told when a limit is passed; without a limit, never."""
     if until is not None and days is not None:
@@ -309,10 +299,9 @@ def ignore_group(fingerprint: str, until: str | None, days: float | None, **give
     _print_group(use_app(lambda rd: rd.groups.ignore(fingerprint, until=end, who=acting_user(), **given)))
 
 
-@click.command("reopen-group", short_help="Mark an error group as unresolved again.")
+@dead.command("reopen-group", short_help="Mark an error group as unresolved again.")
 @click.argument("fingerprint")
 @group_why_option
-@shared_options
 def reopen_group(fingerprint: str, **given: Any) -> None:
     """Mark a resolved or ignored error group as unresolved again."""
     _print_group(use_app(lambda rd: rd.groups.reopen(fingerprint, who=acting_user(), **given)))
@@ -334,6 +323,5 @@ def _changed_lines(view: GroupView) -> Iterator[str]:
             yield f"  its dead letters: redrive dead list --fingerprint {view.fingerprint}"
 
 
-MORE: Final = (redrive_, groups, group, resolve_group, ignore_group, reopen_group, import_, export, resolve, acts, undo)
-for command in (*MORE, *make_commands()):
-    dead.add_command(command)
+for one in (redrive_, import_, export, resolve, acts, undo, *make_commands()):
+    dead.add_command(one)

@@ -13,7 +13,7 @@ from redrive.api.redrive import Redrive
 from redrive.core.effects import EffectRecord
 from redrive.core.view import view
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import acting_user, confirm, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, confirm, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, shorten
 
@@ -22,11 +22,10 @@ LIMIT: Final = 50
 COLUMNS: Final = ("key", "status", "function", "when", "note")
 
 
-@click.command()
+@command()
 @click.option("--open", "is_open", is_flag=True, help="Only those whose outcome a person must find out.")
 @click.option("--status", type=click.Choice(["intended", "landed", "absent", "unknown"]), help="Only these.")
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), default=LIMIT, show_default=True)
-@shared_options
 def effects(is_open: bool, status: Any, limit: int) -> None:
     """List what functions with `redrive.once` did outside, newest first."""
     records = use_app(lambda rd: _list_effects(rd, is_open=is_open, status=status))

@@ -8,7 +8,7 @@ import click
 
 from redrive.api.redrive import Redrive
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import connect, run_with, shared_options
+from redrive.doors.cli.invocation import command, command_group, connect, run_with
 from redrive.doors.cli.logs import log_to_stderr
 from redrive.doors.cli.maintenance import check_lines
 from redrive.doors.cli.problems import Refusal
@@ -23,8 +23,7 @@ from redrive.stores.open_side.streams import Ensured
 from redrive.stores.open_side.survey import StreamView
 
 
-@click.command()
-@shared_options
+@command()
 def hub() -> int:
     """Keep a replica of the fleet's log in this process, and answer the workers and producers that have none.
 
@@ -53,7 +52,7 @@ async def _serve_hub(rd: Redrive) -> None:
     await leave_after(failure)
 
 
-@click.group()
+@command_group()
 def fleet() -> None:
     """Look after a fleet on NATS or PostgreSQL. These commands keep a replica in this process while they run."""
 
@@ -63,7 +62,6 @@ def fleet() -> None:
 @click.option(
     "--agent", "agents", metavar="NAME[=N]", multiple=True, help="Make this agent's stream now, with its own limit."
 )
-@shared_options
 def init(dlq_limit: int | None, agents: tuple[str, ...]) -> None:
     """Make the streams that other programs use (TASKS, DLQ, RETRY), or bring them up to date. Prints what it did."""
     limits = dict(map(_read_limit, agents))
@@ -84,7 +82,6 @@ def _describe_size(stream: Ensured) -> str:
 
 
 @fleet.command("status", short_help="Show hubs, lag, log, snapshot, durability, streams.")
-@shared_options
 def status() -> None:
     """Show hubs, positions and lag, the log, the last snapshot, durability, streams, and whether it is halted."""
     report = run_with(connect(creates=True), lambda rd: rd.fleet.status())
@@ -143,7 +140,6 @@ def _stream_row(stream: StreamView) -> tuple[object, ...]:
 
 
 @fleet.command("doctor", short_help="Check servers, log, replicas and streams.")
-@shared_options
 def doctor() -> int:
     """Check servers, log, replicas, clocks and streams. Changes nothing.
 
@@ -156,7 +152,6 @@ def doctor() -> int:
 
 
 @fleet.command("resume", short_help="Let a halted fleet claim jobs again.")
-@shared_options
 def resume() -> None:
     """Let a halted fleet claim jobs again, once the replica that differed is set aside."""
     why = run_with(connect(creates=True), lambda rd: rd.fleet.resume())
@@ -167,7 +162,6 @@ def resume() -> None:
 
 @fleet.command("forget", short_help="Forget a replica whose file is deleted.")
 @click.argument("name")
-@shared_options
 def forget(name: str) -> None:
     """Forget the replica NAME, whose file is deleted, so that `redrive erase` does not wait for it."""
     if not run_with(connect(creates=True), lambda rd: rd.fleet.forget(name)):
@@ -185,7 +179,6 @@ def forget(name: str) -> None:
     show_default=True,
     help="Which duties.",
 )
-@shared_options
 def run(app: str, roles: list[str]) -> int:
     """Do the duties of a fleet in this process, and run no jobs. One process at a time has each role.
 

@@ -10,7 +10,7 @@ from redrive.api.redrive import Redrive
 from redrive.core.view import view
 from redrive.core.workflow import StepStatus, WorkflowStatus
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import acting_user, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, command_group, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, shorten
 from redrive.flows.schedules import Scheduled
@@ -24,9 +24,8 @@ WORKFLOWS: Final = ("id", "workflow", "state", "done", "failed", "blocked", "sta
 STEPS: Final = ("step", "state", "job", "task", "attempts", "waits for", "error")
 
 
-@click.command()
+@command()
 @click.option("--close", metavar="KEY", help="Close this breaker, because it answers again: its parked jobs run.")
-@shared_options
 def breakers(close: str | None) -> None:
     """List what is down: hosts, models and others whose jobs are parked until a probe succeeds."""
     if close is not None:
@@ -42,9 +41,8 @@ def _breaker_row(breaker: Breaker) -> tuple[object, ...]:
     return clean(breaker.key), breaker.state, ago(breaker.since), breaker.cause, probe, shorten(breaker.error)
 
 
-@click.command()
+@command()
 @click.option("--forget", metavar="NAME", help="Drop a schedule that the code no longer has from this list.")
-@shared_options
 def schedules(forget: str | None) -> None:
     """List the schedules of tasks: last and next slot, last job, and what was left out."""
     if forget is not None:
@@ -64,8 +62,7 @@ def _schedule_row(schedule: Scheduled) -> tuple[object, ...]:
     return schedule.name, schedule.line, schedule.tz, *slots, job, schedule.state or "", note
 
 
-@click.group(invoke_without_command=True)
-@shared_options
+@command_group(invoke_without_command=True)
 @click.pass_context
 def cycles(ctx: click.Context) -> None:
     """List the cycles of scripts: the last run, its jobs beside the usual number, and when the next is due.
@@ -89,7 +86,6 @@ def _cycle_row(standing: CycleStanding) -> tuple[object, ...]:
 
 @cycles.command(short_help="Drop the records of a cycle that is not expected any more.")
 @click.argument("name")
-@shared_options
 def forget(name: str) -> None:
     """Drop the records of a cycle, which is not expected any more. Its jobs stay as they are."""
     acting_user()
@@ -98,10 +94,9 @@ def forget(name: str) -> None:
     output.print_answer({"forgotten": name}, f"forgot {clean(name)}")
 
 
-@click.command()
+@command()
 @click.argument("id", required=False)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many to list.")
-@shared_options
 def workflows(id: str | None, limit: int) -> None:
     """List workflows, the newest first; with the ID of one (or of a job in it), its steps and what they wait for."""
     if id is not None:

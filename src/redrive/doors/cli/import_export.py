@@ -16,11 +16,11 @@ from redrive.doors.cli import output
 from redrive.doors.cli.arguments import filter_options, resolve_filters, why_option
 from redrive.doors.cli.invocation import (
     acting_user,
+    command,
     connect,
     invocation,
     missing_file,
     run_with,
-    shared_options,
     stop_on_signals,
     use_app,
 )
@@ -33,7 +33,7 @@ MOST_PROBLEMS: Final = 10
 """How many lines that were kept aside are printed one by one."""
 
 
-@click.command("import", short_help="Import dead letters from a file of JSON lines.")
+@command("import", short_help="Import dead letters from a file of JSON lines.")
 @click.argument("file")
 @click.option(
     "--map",
@@ -52,7 +52,6 @@ MOST_PROBLEMS: Final = 10
 @click.option("--dry-run", is_flag=True, help="Show what would happen and change nothing.")
 @click.option("--follow", is_flag=True, help="Go on with what is appended to the files, as tail -F does, until Ctrl-C.")
 @why_option
-@shared_options
 def import_(
     file: str, mapped: tuple[str, ...], waiting: bool, dry_run: bool, follow: bool, why: str | None, **given: Any
 ) -> int:
@@ -156,13 +155,12 @@ write_options = (
 )
 
 
-@click.command(short_help="Write dead letters as JSON lines.")
+@command(short_help="Write dead letters as JSON lines.")
 @click.argument("file", default="-")
 @filter_options
 @write_options[0]
 @write_options[1]
 @click.option("--secrets", is_flag=True, help="Leave error texts as they are. The payload is always whole.")
-@shared_options
 def export(file: str, filters: dict[str, Any], **how: Any) -> None:
     """Write dead letters as JSON lines, one record per line: to a new private file, or to a pipe (-)."""
 
@@ -172,12 +170,11 @@ def export(file: str, filters: dict[str, Any], **how: Any) -> None:
     _write(file, write, "dead letter", "  import them elsewhere: redrive dead import {path} --url OTHER.db")
 
 
-@click.command()
+@command()
 @click.argument("file", default="-")
 @filter_options
 @write_options[0]
 @write_options[1]
-@shared_options
 def completed(file: str, filters: dict[str, Any], **how: Any) -> None:
     """Write the ids of done jobs, one per line, to a new file or to a pipe (-), for another program's list of them.
 

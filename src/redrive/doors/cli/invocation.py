@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 Work = Callable[["Redrive"], Coroutine[Any, Any, T]]
 
 
@@ -44,17 +43,40 @@ def invocation() -> Invocation:
     return options
 
 
-def shared_options(command: F) -> F:
-    """Add --url and --json, wherever on the command line they stand."""
-    extra: dict[str, Any] = {"expose_value": False, "callback": _keep}
-    url = click.option("--url", metavar="FILE", help="The database, e.g. jobs.db.", **extra)
-    json = click.option("--json", is_flag=True, help="Print JSON, for programs.", **extra)
-    return url(json(command))
-
-
 def _keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     if value:
         setattr(ctx.find_root().ensure_object(Invocation), str(parameter.name), value)
+
+
+SHARED: Final = (
+    click.Option(["--url"], metavar="FILE", help="The database, e.g. jobs.db.", expose_value=False, callback=_keep),
+    click.Option(["--json"], is_flag=True, help="Print JSON, for programs.", expose_value=False, callback=_keep),
+)
+"""The options that every command takes, wherever on the command line they stand."""
+
+
+class SharedOptions(click.Command):
+    """Adds the shared options to a command."""
+
+    def __init__(self, *args: Any, params: list[click.Parameter] | None = None, **extra: Any) -> None:
+        extra["params"] = [*(params or ()), *SHARED]
+        super().__init__(*args, **extra)
+
+
+class Group(SharedOptions, click.Group):
+    """A command with subcommands; all of them take the shared options."""
+
+    command_class = SharedOptions
+
+
+def command(name: str | None = None, **extra: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command that takes the shared options."""
+    return click.command(name, cls=SharedOptions, **extra)
+
+
+def command_group(name: str | None = None, **extra: Any) -> Callable[[Callable[..., Any]], Group]:
+    """Make a group whose commands take the shared options."""
+    return click.group(name, cls=Group, **extra)
 
 
 def acting_user() -> str:

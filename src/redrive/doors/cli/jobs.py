@@ -30,7 +30,7 @@ from redrive.doors.cli.arguments import (
     why_option,
     yes_option,
 )
-from redrive.doors.cli.invocation import acting_user, confirm, connect, run_with, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, confirm, connect, run_with, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, due, plural, shorten
 from redrive.doors.cli.timeline import print_timeline, read_timeline
@@ -38,7 +38,7 @@ from redrive.doors.cli.worker import load_app
 from redrive.jobs.tasks import JobHandle
 
 
-@click.command()
+@command()
 @click.argument("task")
 @payload_argument
 @click.option("--queue", metavar="NAME", help="Instead of the queue named like the task.")
@@ -50,7 +50,6 @@ from redrive.jobs.tasks import JobHandle
 @click.option("--agent", metavar="NAME", help="Who does it.")
 @click.option("--model", metavar="NAME", help="The model it starts with.")
 @click.option("--max-attempts", metavar="N", type=int, help="How often it is tried at most.")
-@shared_options
 def enqueue(task: str, payload_text: str, run_at: str | None, **given: Any) -> None:
     """Accept a job. When this returns, it is synced to disk.
 
@@ -99,10 +98,9 @@ def _accepted_lines(handle: JobHandle[Any], waits: str | None) -> Iterator[str]:
     yield f"  follow it: redrive status {job.short_id}"
 
 
-@click.command()
+@command()
 @click.argument("id")
 @why_option
-@shared_options
 def cancel(id: str, why: str | None) -> None:
     """Discard a job that has not ended, and stop it if it runs. It can be restored."""
     job = use_app(lambda rd: rd.jobs.cancel(id, who=acting_user(), why=why))
@@ -116,10 +114,9 @@ def print_moved(job: Job, move: str, command: str) -> None:
     output.print_answer(lambda: output.job_json(job), (moved, f"  next: {command.format(id=job.short_id)}"))
 
 
-@click.command()
+@command()
 @click.argument("id")
 @secrets_option
-@shared_options
 def status(id: str, secrets: bool) -> None:
     """Show a job's timeline: attempts, causes, decisions, what to do next. `effect:KEY`: an effect without a job."""
     if (key := effects.find_key(id)) is not None:
@@ -128,12 +125,11 @@ def status(id: str, secrets: bool) -> None:
     print_timeline(use_app(lambda rd: read_timeline(rd, id)), secrets=secrets)
 
 
-@click.command(short_help="Record the outcome of a job whose outcome is unknown.")
+@command(short_help="Record the outcome of a job whose outcome is unknown.")
 @click.argument("id")
 @click.option("--landed/--not-landed", default=None, required=True, help="Whether its effect happened.")
 @click.option("--why", metavar="TEXT", help="How you know; kept with the job. A job needs it.")
 @click.option("--result", metavar="JSON", help="Of an effect without a job: what later calls return.")
-@shared_options
 def resolve(id: str, landed: bool | None, why: str | None, result: str | None) -> None:
     """Record the outcome of a job, or of an effect without a job (`effect:KEY`), whose outcome is unknown.
 
@@ -157,7 +153,7 @@ def _missing_option(option: str) -> click.MissingParameter:
     return click.MissingParameter(ctx=click.get_current_context(), param_hint=f"'{option}'", param_type="option")
 
 
-@click.command()
+@command()
 @click.option(
     "--state",
     metavar="NAMES",
@@ -168,7 +164,6 @@ def _missing_option(option: str) -> click.MissingParameter:
 @click.option("--text", metavar="TEXT", help="Only jobs whose input or last error has this text.")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
 @cursor_option
-@shared_options
 def jobs(state: tuple[str, ...], filters: dict[str, Any], **given: Any) -> None:
     """List jobs, newest first."""
     states = tuple(name.strip() for names in state for name in names.split(","))
@@ -209,11 +204,10 @@ def print_page(
     output.print_list(page.jobs, columns, row, empty=empty, more=after, body=body, cut=True)
 
 
-@click.command()
+@command()
 @click.argument("id", required=False)
 @click.option("--session", metavar="ID", help="All jobs of this session.")
 @yes_option
-@shared_options
 def erase(id: str | None, session: str | None, yes: bool) -> None:
     """Erase the contents of a job, or of all jobs of a session, for privacy. Live ones are cancelled first.
 
@@ -254,14 +248,13 @@ async def _count_affected(rd: Redrive, id: str | None, session: str | None) -> i
 # ---- operations
 
 
-@click.command()
+@command()
 @click.argument("app")
 @click.argument("task")
 @payload_argument
 @timeout_option
 @key_option
 @session_option
-@shared_options
 def call(app: str, task: str, payload_text: str, timeout: float | None, **given: Any) -> None:
     """Run a task of APP now and here. Exit status 0 only when it is done: queued for a retry is not done.
 
@@ -274,12 +267,11 @@ def call(app: str, task: str, payload_text: str, timeout: float | None, **given:
     _exit_with_outcome(run_with(rd, lambda rd: rd.call(task, payload, timeout=timeout, **options)))
 
 
-@click.command()
+@command()
 @click.argument("task")
 @payload_argument
 @key_option
 @session_option
-@shared_options
 def submit(task: str, payload_text: str, **given: Any) -> None:
     """Have a worker do it later, in one attempt. The answer is an operation to ask about."""
     rd = connect(creates=True)
@@ -287,11 +279,10 @@ def submit(task: str, payload_text: str, **given: Any) -> None:
     _print_outcome(run_with(rd, lambda rd: rd.submit(task, payload, **_name_options(**given))))
 
 
-@click.command()
+@command()
 @click.argument("app")
 @click.argument("id")
 @timeout_option
-@shared_options
 def retry(app: str, id: str, timeout: float | None) -> None:
     """Try an operation once more, by its id alone, with the input of the first time. What is done stays done.
 
@@ -300,8 +291,7 @@ def retry(app: str, id: str, timeout: float | None) -> None:
     _exit_with_outcome(run_with(load_app(app), lambda rd: rd.retry(id, timeout=timeout, who=acting_user())))
 
 
-@click.command()
-@shared_options
+@command()
 def operations() -> None:
     """List operations that wait for a retry or their turn, and when the next is due."""
     summary: dict[str, Any] = use_app(lambda rd: rd.operations())

@@ -15,7 +15,7 @@ import click
 from redrive.api.redrive import Redrive
 from redrive.core.inbox_table import inbox_ddl
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import connect, run_with, shared_options, stop_on_signals, use_app
+from redrive.doors.cli.invocation import command, connect, run_with, stop_on_signals, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import clean, plural
 from redrive.fleet import migration
@@ -29,10 +29,9 @@ from redrive.stores.sqlite.doctor import FileCheck
 RELAY_PAUSE_SECONDS: Final = 1.0
 
 
-@click.command()
+@command()
 @click.option("--full", is_flag=True, help="Check every page, index and record (slow on large files).")
 @click.option("--fix", is_flag=True, help="Repair what can be repaired: counters, sums and wake-ups.")
-@shared_options
 def doctor(full: bool, fix: bool) -> int:
     """Check the database and what it stands on; exit status 1 if something is wrong. Changes nothing without --fix."""
     checks, fixed = use_app(lambda rd: _examine(rd, full=full, fix=fix))
@@ -58,9 +57,8 @@ async def _examine(rd: Redrive, *, full: bool, fix: bool) -> tuple[list[FileChec
     return await rd.database.fix(full=full) if fix else (await rd.database.examine(full=full), [])
 
 
-@click.command()
+@command()
 @click.argument("target")
-@shared_options
 def backup(target: str) -> None:
     """Copy the database into a new file while work goes on."""
     size = use_app(lambda rd: rd.database.backup(target))
@@ -69,10 +67,9 @@ def backup(target: str) -> None:
     output.print_answer({"target": target, "bytes": size}, text)
 
 
-@click.command()
+@command()
 @click.argument("query")
 @click.option("--raw", is_flag=True, help="Show secrets as they are. Only on a terminal.")
-@shared_options
 def sql(query: str, raw: bool) -> None:
     """Query the database by one SELECT, on a snapshot and while work goes on. Nothing can be changed.
 
@@ -92,11 +89,10 @@ def sql(query: str, raw: bool) -> None:
         output.print_warning(f"The first {len(rows):,} rows; there are more. Add WHERE or LIMIT.")
 
 
-@click.command()
+@command()
 @click.option("--from", "source", metavar="URL", required=True, help="Where the jobs are: jobs.db, or a fleet.")
 @click.option("--to", "target", metavar="URL", required=True, help="Where they go: an unused namespace, or a new file.")
 @click.option("--undo", is_flag=True, help="Open the file again whose jobs have not arrived.")
-@shared_options
 def move(source: str, target: str, undo: bool) -> None:
     """Move all jobs with their whole records: attempts, timelines, keys, documents, counters.
 
@@ -144,7 +140,7 @@ def _print_move(count: Count, source: str, target: str) -> None:
     output.print_answer(body, lines)
 
 
-@click.command()
+@command()
 @click.option("--from", "source", metavar="URL", help="Your database; else the setting inbox.")
 @click.option("--once", is_flag=True, help="Move what is committed now, then exit.")
 @click.option(
@@ -153,7 +149,6 @@ def _print_move(count: Count, source: str, target: str) -> None:
     type=click.Choice(["postgresql", "sqlite"]),
     help="Print the statement that makes the table (postgresql or sqlite), for your migrations.",
 )
-@shared_options
 def relay(source: str | None, once: bool, ddl: str | None) -> None:
     """Move jobs that were enqueued with within= from the table rd_inbox of your database into the store.
 

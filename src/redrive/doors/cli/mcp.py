@@ -16,7 +16,7 @@ import click
 from redrive.api.redrive import Redrive
 from redrive.core.checks import optional_name
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import connect, shared_options
+from redrive.doors.cli.invocation import command, connect
 from redrive.doors.cli.logs import TextLines
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import allow_host_option, listen_on
@@ -27,7 +27,7 @@ ADDRESS: Final = "127.0.0.1:8421"
 PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn", "anyio"})
 
 
-@click.command("mcp")
+@command("mcp")
 @click.argument("app", required=False)
 @click.option("--allow-write", is_flag=True, help="Also offer tools that call, submit, retry and redrive.")
 @click.option(
@@ -53,7 +53,6 @@ PARTS: Final = frozenset({"mcp", "mcp_types", "pydantic", "starlette", "uvicorn"
     "for each client, keep their sessions apart.",
 )
 @allow_host_option("Another name that HTTP clients may know this server by.")
-@shared_options
 def mcp(
     app: str | None,
     allow_write: bool,

@@ -14,7 +14,7 @@ from redrive.api.redrive import Redrive
 from redrive.core.view import view
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import why_option
-from redrive.doors.cli.invocation import acting_user, connect, missing_file, run_with, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, command_group, connect, missing_file, run_with, use_app
 from redrive.doors.cli.problems import BROKEN
 from redrive.doors.cli.text import PACE, ago, clean, format_pace, one_line, plural
 from redrive.errors import RedriveError
@@ -31,9 +31,8 @@ PARTS: Final = {"due": "due now", "retrying": "retrying", "parked": "parked", "c
 """Numbers that are parts of others, and the words for them."""
 
 
-@click.group(invoke_without_command=True)
+@command_group(invoke_without_command=True)
 @click.pass_context
-@shared_options
 def queues(ctx: click.Context) -> None:
     """List the queues; pause or resume one.
 
@@ -56,7 +55,6 @@ def _queue_row(queue: QueueView) -> list[object]:
 @click.argument("name")
 @click.option("--new", is_flag=True, help="Also pause a queue that never had a job.")
 @why_option
-@shared_options
 def pause(name: str, new: bool, why: str | None) -> None:
     """Stop workers from taking jobs of a queue until it is resumed; running jobs go on."""
     use_app(lambda rd: rd.queues.pause(name, who=acting_user(), why=why, new=new))
@@ -67,15 +65,13 @@ def pause(name: str, new: bool, why: str | None) -> None:
 @queues.command()
 @click.argument("name")
 @why_option
-@shared_options
 def resume(name: str, why: str | None) -> None:
     """Let workers take jobs of a queue again."""
     use_app(lambda rd: rd.queues.resume(name, who=acting_user(), why=why))
     output.print_answer({"queue": name, "paused": False}, f"queue {clean(name)} is resumed")
 
 
-@click.command()
-@shared_options
+@command()
 def stats() -> None:
     """Show numbers per queue and in total; they add up to what was accepted."""
     numbers = use_app(lambda rd: rd.stats())
@@ -92,8 +88,7 @@ def _describe_totals(totals: dict[str, int]) -> str:
     return " + ".join(parts) + (f" ({', '.join(inner)})" if inner else "") if parts else "nothing yet"
 
 
-@click.command()
-@shared_options
+@command()
 def workers() -> None:
     """List the living workers: since when they run, what they run and for how long, and what blocks them."""
     views = use_app(lambda rd: rd.workers())
@@ -109,8 +104,7 @@ def _worker_row(view: WorkerView) -> tuple[object, ...]:
     return view.id, since, ago(view.heard_at), runs, longest, view.version or "", queues, now
 
 
-@click.command()
-@shared_options
+@command()
 def tasks() -> None:
     """List every task with its jobs by state, how long its last successes waited, from the time they were due, and
     took, and the day's share of failed attempts."""
@@ -124,9 +118,8 @@ def _task_row(view: TaskView) -> tuple[object, ...]:
     return view.name, ", ".join(view.queues), *numbers, *format_pace(view)
 
 
-@click.command()
+@command()
 @click.option("--probe", is_flag=True, help="Check only whether the database can be read and written: 0 or 3.")
-@shared_options
 def health(probe: bool) -> int:
     """Show whether all is well, and if not, why.
 

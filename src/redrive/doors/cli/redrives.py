@@ -21,7 +21,7 @@ from redrive.doors.cli.arguments import (
     why_option,
     yes_option,
 )
-from redrive.doors.cli.invocation import acting_user, confirm_undoable, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, command_group, confirm_undoable, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
@@ -50,14 +50,13 @@ def bulk_options(command: F) -> F:
     return command
 
 
-@click.command("redrive", short_help="Send dead letters back to the queue unchanged.")
+@command("redrive", short_help="Send dead letters back to the queue unchanged.")
 @click.argument("ids", nargs=-1)
 @filter_options
 @all_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @bulk_options
 @why_option
-@shared_options
 def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str | None, **how: Any) -> int:
     """Send dead letters back to the queue: same id, key and history; fresh attempts if they were used up.
 
@@ -247,15 +246,13 @@ def _show_progress(run: RedriveRun) -> Iterator[Show]:
 # ---- one that exists
 
 
-@click.group("redrives")
-@shared_options
+@command_group("redrives")
 def redrives() -> None:
     """Look after bulk redrives: how far they are, and their score."""
 
 
 @redrives.command("list")
 @click.option("--limit", metavar="N", type=int, default=20, show_default=True)
-@shared_options
 def list_(limit: int) -> None:
     """List bulk redrives, the latest first."""
     runs = use_app(lambda rd: rd.redrives.list(limit=limit))
@@ -280,7 +277,6 @@ def _results(counts: Any) -> tuple[int, ...]:
 @click.option(
     "--limit", metavar="N", type=click.IntRange(min=1), default=100, show_default=True, help="How many items."
 )
-@shared_options
 def show(id: str, items: bool, status: str | None, limit: int) -> None:
     """Show a redrive: its score by group, its canary, its timeline, and what to do next."""
     wanted = limit if items or status else 0
@@ -308,7 +304,6 @@ async def _read_items(rd: Redrive, id: str, status: Any, wanted: int) -> tuple[R
 
 @redrives.command()
 @click.argument("id")
-@shared_options
 def follow(id: str) -> int:
     """Advance a redrive and watch it until it is over or paused. Exit status 1 when some failed again."""
     return _follow(use_app(lambda rd: rd.redrives.get(id)).id)
@@ -317,7 +312,6 @@ def follow(id: str) -> int:
 @redrives.command(short_help="Pause a redrive until it is resumed.")
 @click.argument("id")
 @why_option
-@shared_options
 def pause(id: str, why: str | None) -> None:
     """Pause a redrive: nothing more is moved until it is resumed; what was moved goes on."""
     _print_steered(use_app(lambda rd: rd.redrives.pause(id, who=acting_user(), why=why)), "resume")
@@ -327,7 +321,6 @@ def pause(id: str, why: str | None) -> None:
 @click.argument("id")
 @click.option("--canary", metavar="N", type=COUNT, help="N go first again; 0 for none.")
 @why_option
-@shared_options
 def resume(id: str, canary: int | None, why: str | None) -> None:
     """Resume a redrive where it stopped; after a canary that failed, with another one."""
     _print_steered(use_app(lambda rd: rd.redrives.resume(id, canary=canary, who=acting_user(), why=why)), "follow")
@@ -336,7 +329,6 @@ def resume(id: str, canary: int | None, why: str | None) -> None:
 @redrives.command(short_help="Cancel a redrive; what was moved stays moved.")
 @click.argument("id")
 @why_option
-@shared_options
 def cancel(id: str, why: str | None) -> None:
     """Cancel a redrive: what was moved stays moved, the rest stays dead."""
     _print_steered(use_app(lambda rd: rd.redrives.cancel(id, who=acting_user(), why=why)), "show")

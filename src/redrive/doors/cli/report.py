@@ -12,7 +12,7 @@ from redrive.core.times import read
 from redrive.core.words import duration
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import warn_of_unknown_queue
-from redrive.doors.cli.invocation import shared_options, use_app, use_app_or_break
+from redrive.doors.cli.invocation import command, command_group, use_app, use_app_or_break
 from redrive.doors.cli.text import (
     ago,
     align_numbers,
@@ -68,7 +68,7 @@ def _describe_sent(sent: int | None) -> Iterator[str]:
         yield "Not sent from here: no channel of this machine took it. It waits for a worker that has one."
 
 
-@click.command()
+@command()
 @click.option("--since", metavar="SPAN", default="24h", show_default=True, help="e.g. 8h, 3d, or 2031-05-17T07:00:00Z.")
 @click.option("--queue", metavar="NAME", help="One pipeline only.")
 @click.option(
@@ -80,7 +80,6 @@ def _describe_sent(sent: int | None) -> Iterator[str]:
     help="An error class with N more failures than before, and twice as many, is a structural change.",
 )
 @click.option("--notify", is_flag=True, help="Also send it through the notify channels, unless the day is quiet.")
-@shared_options
 def morning(since: str, queue: str | None, spike: int, notify: bool) -> int:
     """Show what needs you: one line and exit status 0 on a quiet day, else what, since when and what to do (1).
 
@@ -137,8 +136,7 @@ def _need_lines(need: Need) -> Iterator[str]:
 # ---- weeks and months
 
 
-@click.group()
-@shared_options
+@command_group()
 def report() -> None:
     """Show weeks and months in numbers, the failure log, activity, agents."""
 
@@ -148,7 +146,6 @@ def report() -> None:
 @tz_option
 @route_options
 @notify_option
-@shared_options
 def weekly(notify: bool, **given: Any) -> None:
     """Show the last weeks: what was processed, what died and what became of it, why, and what was tried against it."""
     _print_report(*use_app(lambda rd: send_notice(rd, rd.reports.weekly(**given), notify)))
@@ -159,7 +156,6 @@ def weekly(notify: bool, **given: Any) -> None:
 @tz_option
 @route_options
 @notify_option
-@shared_options
 def monthly(notify: bool, **given: Any) -> None:
     """Show the last months: what was processed, what died and what became of it, why, and what was tried against it."""
     _print_report(*use_app(lambda rd: send_notice(rd, rd.reports.monthly(**given), notify)))
@@ -260,7 +256,6 @@ def _cause_table(report: Report) -> output.Table:
 @click.option("--detail", metavar="NAME", help="e.g. rate_limited, context_overflow, credentials.")
 @click.option("--error-class", metavar="NAME", help="e.g. TimeoutError.")
 @click.option("--limit", metavar="N", type=int, default=20, show_default=True, help="How many dead letters to list.")
-@shared_options
 def failures(since: str | None, until: str | None, **given: Any) -> None:
     """Show the failure log by day, agent and category, which never expires, and the dead letters left of it."""
     start = None if since is None else read("since", since)
@@ -305,7 +300,6 @@ def _failure_row(line: Any) -> list[str]:
 @click.option("--minutes", metavar="N", type=int, help="By the minute, a day at most.")
 @click.option("--hours", metavar="N", type=int, help="By the hour. Default: 60 minutes.")
 @click.option("--queue", metavar="NAME")
-@shared_options
 def activity(**given: Any) -> None:
     """Show what came in and went out of each queue over time, and how much was left."""
     report = use_app(lambda rd: rd.reports.activity(**given))
@@ -333,7 +327,6 @@ def _activity_lines(report: Activity) -> output.Lines:
 @click.option(
     "--hours", metavar="N", type=int, default=24, show_default=True, help="How far back `done` and the rest go."
 )
-@shared_options
 def load(hours: int) -> None:
     """Show what each agent has to do, and how it went in the last hours."""
     loads = use_app(lambda rd: rd.reports.load(hours=hours))

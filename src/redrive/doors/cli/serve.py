@@ -14,7 +14,7 @@ import click
 from redrive.api.redrive import Redrive
 from redrive.api.workers import SWITCH_SECONDS
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import connect, shared_options
+from redrive.doors.cli.invocation import command, connect
 from redrive.doors.cli.logs import log_to_stderr
 from redrive.doors.cli.problems import BROKEN, Refusal
 from redrive.doors.cli.worker import end_status, leave_process, load_app, split_names
@@ -34,7 +34,7 @@ def allow_host_option(text: str) -> Callable[[Any], Any]:
     return click.option("--allow-host", "also", metavar="HOST:PORT", multiple=True, help=text)
 
 
-@click.command()
+@command()
 @click.argument("app", required=False)
 @click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")
 @click.option("--port", metavar="N", type=PORTS, default=PORT, show_default=True, help="0: any free one.")
@@ -45,7 +45,6 @@ def allow_host_option(text: str) -> Callable[[Any], Any]:
 @click.option("--no-auth", is_flag=True, help="Ask for no token. Only on this machine's own address.")
 @allow_host_option("Another name that browsers may know this server by.")
 @click.option("--open", "opens", is_flag=True, help="Open the dashboard in a browser.")
-@shared_options
 def serve(
     app: str | None,
     host: str,

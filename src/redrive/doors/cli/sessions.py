@@ -11,7 +11,7 @@ from redrive.core.notice import Notice
 from redrive.core.redact import redact
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import why_option
-from redrive.doors.cli.invocation import acting_user, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, command_group, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.text import ago, clean, shorten
 from redrive.notices.sessions import InboxView
@@ -21,20 +21,18 @@ NOTICES: Final = ("notice", "when", "kind", "status", "title", "said")
 INBOXES: Final = ("inbox", "messages", "unread", "waiting for you", "latest", "said")
 
 
-@click.command()
+@command()
 @click.argument("id")
 @why_option
-@shared_options
 def approve(id: str, why: str | None) -> None:
     """Approve what a held job asks for: consent to exactly this, or its question. The job goes on."""
     job = use_app(lambda rd: rd.jobs.approve(id, who=acting_user(), why=why))
     print_moved(job, "approved", "redrive status {id}")
 
 
-@click.command()
+@command()
 @click.argument("id")
 @why_option
-@shared_options
 def reject(id: str, why: str | None) -> None:
     """Reject what a held job asks for.
 
@@ -44,15 +42,13 @@ def reject(id: str, why: str | None) -> None:
     print_moved(job, "rejected", "redrive status {id}")
 
 
-@click.group()
-@shared_options
+@command_group()
 def consent() -> None:
     """List, grant and revoke the consents of a session."""
 
 
 @consent.command("list", short_help="List every consent that a session gave.")
 @click.argument("session")
-@shared_options
 def list_(session: str) -> None:
     """List every consent that a session gave, also expired and revoked ones."""
     grants = use_app(lambda rd: rd.sessions.grants(session))
@@ -73,7 +69,6 @@ def _grant_row(grant: Grant) -> tuple[object, ...]:
 @click.option("--expires", metavar="SECONDS", type=float, help="Let it expire after so many seconds.")
 @click.option("--blanket", is_flag=True, help="Everything, but first runs only: no later replay.")
 @why_option
-@shared_options
 def grant(session: str, scope: str, agent: str | None, expires: float | None, blanket: bool, why: str | None) -> None:
     """Agree to a task, or to all tasks with this consent label."""
     how: dict[str, Any] = {"agent": agent, "expires": expires, "blanket": blanket, "why": why}
@@ -86,18 +81,16 @@ def grant(session: str, scope: str, agent: str | None, expires: float | None, bl
 @consent.command()
 @click.argument("session")
 @click.argument("grant")
-@shared_options
 def revoke(session: str, grant: str) -> None:
     """Revoke a consent, from now on."""
     revoked = use_app(lambda rd: rd.sessions.revoke(session, grant))
     output.print_answer({"revoked": revoked.id}, f"revoked {clean(revoked.scope)} of session {clean(session)}")
 
 
-@click.command()
+@command()
 @click.argument("session", required=False)
 @click.option("--ack", metavar="ID", help="Mark this notice as seen. A unique part of its id is enough.")
 @click.option("--all", "everything", is_flag=True, help="Also list what was seen or dealt with.")
-@shared_options
 def inbox(session: str | None, ack: str | None, everything: bool) -> None:
     """List the notices of a SESSION: how its work ended, and what waits for an answer.
 

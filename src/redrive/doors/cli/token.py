@@ -12,7 +12,7 @@ from redrive.core import times
 from redrive.core.job import iso
 from redrive.core.tokens import ROLES, NewToken, Token
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import acting_user, connect, refuse_missing, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command_group, connect, refuse_missing, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.serve import HOST, PORT, link_to
 from redrive.doors.cli.text import ago
@@ -24,11 +24,10 @@ PORTS: Final = click.IntRange(1, 65535)
 port_option = click.option("--port", metavar="N", type=PORTS, default=PORT, show_default=True, help="For the link.")
 
 
-@click.group(invoke_without_command=True)
+@command_group(invoke_without_command=True)
 @click.option("--rotate", is_flag=True, help="Make a new one. The old one stops working at once.")
 @click.option("--link", is_flag=True, help="Print a link for browsers instead of the token.")
 @port_option
-@shared_options
 @click.pass_context
 def token(ctx: click.Context, rotate: bool, link: bool, port: int) -> None:
     """Show the owner's token of this database's server; make it where there is none yet.
@@ -64,7 +63,6 @@ def _show_owner(*, rotate: bool, link: bool, port: int) -> None:
 @click.option("--link", is_flag=True, help="Print a link for browsers instead of the token.")
 @port_option
 @click.option("--show", is_flag=True, help="Print the token also where standard output is not a terminal.")
-@shared_options
 def add(name: str, role: Any, expires: str | None, link: bool, port: int, show: bool) -> None:
     """Make a token called NAME and print it, this once: only its hash is kept.
 
@@ -109,7 +107,6 @@ def _day(at: float) -> str:
 
 
 @token.command("list", short_help="List named tokens, their roles and last use.")
-@shared_options
 def list_() -> None:
     """List the named tokens: role, whether each still works, when it ends and was last used.
 
@@ -133,7 +130,6 @@ def _row(token: Token, now: float) -> tuple[object, ...]:
 
 @token.command(short_help="Revoke a named token.")
 @click.argument("name")
-@shared_options
 def revoke(name: str) -> None:
     """Revoke the token NAME from now on. Streams that it has opened end."""
     revoked = use_app(lambda rd: rd.tokens.revoke(name, who=acting_user()))

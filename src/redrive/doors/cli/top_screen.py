@@ -21,7 +21,7 @@ from redrive.api.redrive import Redrive
 from redrive.core.words import span
 from redrive.deadletters.new_groups import in_lines
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import shared_options, use_app
+from redrive.doors.cli.invocation import command, use_app
 from redrive.doors.cli.text import ago, clean, format_number, one_line, sparkline
 from redrive.errors import StoreError
 from redrive.reports.top_screen import Glance
@@ -35,9 +35,8 @@ QUIT: Final = b"qQ\x04"
 """The keys that quit: q, Q and Ctrl-D."""
 
 
-@click.command()
+@command()
 @click.option("--once", is_flag=True, help="Print one frame and exit. Always so without a terminal.")
-@shared_options
 def top(once: bool) -> None:
     """Show live what happens now: health, queues, running jobs, latest error groups, what is down. q quits."""
     if output.wants_json():

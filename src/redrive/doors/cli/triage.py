@@ -13,7 +13,7 @@ from redrive.deadletters.triage import Act, Acted
 from redrive.deadletters.verbs import TABLE, Verb, Word
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import describe_filters, filter_options, resolve_filters, why_option, yes_option
-from redrive.doors.cli.invocation import acting_user, confirm_undoable, shared_options, use_app
+from redrive.doors.cli.invocation import acting_user, command, confirm_undoable, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, one_line, plural, shorten
@@ -42,11 +42,9 @@ def _make_command(verb: Verb) -> click.Command:
     for word in reversed(verb.takes()):
         run = _word_option(word)(run)
     run = why_option(run) if verb.why else run
-    for option in (shared_options, yes_option, click.option("--all", "all_", is_flag=True, help="All of them.")):
+    for option in (yes_option, click.option("--all", "all_", is_flag=True, help="All of them.")):
         run = option(run)
-    return click.command(verb.cli_name, short_help=verb.short_help)(
-        click.argument("ids", nargs=-1)(filter_options(run))
-    )
+    return command(verb.cli_name, short_help=verb.short_help)(click.argument("ids", nargs=-1)(filter_options(run)))
 
 
 def _word_option(word: Word) -> Callable[[F], F]:
@@ -122,10 +120,9 @@ def _acted_lines(acted: Acted) -> Iterator[str]:
         yield f"  take it back: redrive dead undo {acted.act_id}"
 
 
-@click.command(short_help="Undo an act.")
+@command(short_help="Undo an act.")
 @click.argument("act_id", metavar="ACT")
 @why_option
-@shared_options
 def undo(act_id: str, why: str | None) -> int:
     """Undo an act: jobs that have not changed since go back.
 
@@ -134,9 +131,8 @@ def undo(act_id: str, why: str | None) -> int:
     return _print_acted(use_app(lambda rd: rd.dead.undo(act_id, who=acting_user(), why=why)))
 
 
-@click.command(short_help="List the actions on dead letters: who did what, and why.")
+@command(short_help="List the actions on dead letters: who did what, and why.")
 @click.option("--limit", metavar="N", type=int, default=20, show_default=True)
-@shared_options
 def acts(limit: int) -> None:
     """List what was done about dead letters and groups, by whom and why, the latest first."""
     output.print_list(

@@ -19,7 +19,7 @@ import click
 import redrive
 from redrive.api.redrive import Redrive
 from redrive.doors.cli import output
-from redrive.doors.cli.invocation import invocation, shared_options
+from redrive.doors.cli.invocation import command, invocation
 from redrive.doors.cli.logs import log_to_stderr, write_repeats
 from redrive.doors.cli.problems import BROKEN, TERMINATED, Refusal
 from redrive.doors.cli.text import plural
@@ -39,7 +39,7 @@ def split_names(text: str) -> tuple[str, ...]:
     return names
 
 
-@click.command()
+@command()
 @click.argument("app")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Run this many workers at once.")
 @click.option("--concurrency", metavar="N", type=click.IntRange(min=1), help="Jobs at once, per process.")
@@ -49,7 +49,6 @@ def split_names(text: str) -> tuple[str, ...]:
 @click.option("--drain", is_flag=True, help="Run what is due now, then exit.")
 @click.option("--reload", is_flag=True, help="Start again when a Python file of this folder changes.")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
-@shared_options
 def worker(app: str, processes: int, drain: bool, reload: bool, parent: int | None, **given: Any) -> int:
     """Run the jobs of APP, a `module:attribute` that names a Redrive, e.g. tasks:rd.
 
