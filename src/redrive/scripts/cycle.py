@@ -41,32 +41,10 @@ from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.publishing_store import make_puts
 from redrive.jobs.tasks import Task
 from redrive.jobs.wait_for_job import read_result
+from redrive.scripts import cycle_rules
 from redrive.scripts.cycle_history import LEARNED, CycleRun, CycleStanding, Finding, RunOutcome, checked_every
 from redrive.scripts.cycle_records import RunRecord, cycle_findings, cycle_standings, forget_cycle
-from redrive.scripts.cycle_rules import (
-    ALERT_AFTER,
-    CYCLE_NOTE,
-    WORDS,
-    CycleNote,
-    Left,
-    Repeat,
-    Status,
-    Summary,
-    checked_id,
-    checked_ignore,
-    checked_repeat,
-    cycle_at,
-    id_from,
-    in_words,
-    keeps_failing,
-    key_of,
-    key_prefix,
-    known_by,
-    names_of,
-    queue_of,
-    severity,
-    strip_ignored,
-)
+from redrive.scripts.cycle_rules import ALERT_AFTER, Repeat, Status, Summary
 from redrive.scripts.cycle_runs import Turn, Turns, run_in_calling_thread
 
 if TYPE_CHECKING:
@@ -114,12 +92,12 @@ class _CycleWork:
         self.name = plan.name
         self.queue = plan.queue
         begun = core.clock.now()
-        self.cycle_id = plan.cycle_id or cycle_at(begun, plan.tz)
+        self.cycle_id = plan.cycle_id or cycle_rules.cycle_at(begun, plan.tz)
         self.results: list[Result[Any]] = []
         self._registry = copy.copy(core.registry)
         self._registry.detach()  # the name of a plain function is taken only while the cycle lasts
         self._over = False
-        self._left: list[Left] = []
+        self._left: list[cycle_rules.Left] = []
         self._alerts: list[str] = []
         own = replace(core, registry=self._registry)
         self._enqueuer = Enqueuer(own, home.enqueuer.spool)
@@ -138,7 +116,7 @@ class _CycleWork:
             brought_back=turns.brought_back,
             left=tuple(self._left),
             alerts=tuple(self._alerts),
-            **{status: counts[status] for status in WORDS},
+            **{status: counts[status] for status in cycle_rules.WORDS},
         )
 
     async def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result[Any]:
@@ -149,20 +127,20 @@ class _CycleWork:
         given = {name: kwargs.pop(name, None) for name in ("job_id", "repeat", "ignore")}
         kwargs |= {name: value for name, value in given.items() if name in own and value is not None}
         payload = handler.signature.bind(args, kwargs)
-        repeat = checked_repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
+        repeat = cycle_rules.checked_repeat(None if "repeat" in own else given["repeat"], self._plan.repeat)
         ignore = self._names_to_ignore(handler, None if "ignore" in own else given["ignore"])
         named = self._name_job(payload, given["job_id"], function, ignore, strict="job_id" not in own)
-        key = key_of(self.queue, handler.name, named, self.cycle_id if repeat == "cycle" else None)
+        key = cycle_rules.key_of(self.queue, handler.name, named, self.cycle_id if repeat == "cycle" else None)
         plan = self._enqueuer.plan(handler.name, {"queue": self.queue, "idempotency_key": key})
         prepared = self._enqueuer.prepare(plan, payload)
-        turn = await self._turns.run(known_by(prepared.job, ignore), prepared.documents, handler, ignore)
+        turn = await self._turns.run(cycle_rules.known_by(prepared.job, ignore), prepared.documents, handler, ignore)
         result = await self._result(turn, handler)
         self.results.append(result)
         return result
 
     def _names_to_ignore(self, handler: Handler, given: Any) -> tuple[str, ...]:
         """Return the arguments that do not count: those of this call, and those of the cycle."""
-        names = checked_ignore(given) if given is not None else ()
+        names = cycle_rules.checked_ignore(given) if given is not None else ()
         for name in names:
             if not handler.signature.takes(name):
                 raise InvalidOption(field="ignore", problem=f"{name!r} is not an argument of {handler.name}")
@@ -195,17 +173,18 @@ class _CycleWork:
         self, payload: dict[str, Any], job_id: Any, function: object, ignore: Sequence[str], *, strict: bool
     ) -> str:
         if job_id is not None and (strict or isinstance(job_id, str | int)):
-            return checked_id("job_id", job_id)
+            return cycle_rules.checked_id("job_id", job_id)
         key = self._home.enqueuer.make_key(function.__handler__, payload) if isinstance(function, Task) else None
         if key is not None:
-            return checked_id("job_id", key)
-        return id_from(strip_ignored(encode(payload, limit=self._core.settings.payload_limit).text, ignore))
+            return cycle_rules.checked_id("job_id", key)
+        text = encode(payload, limit=self._core.settings.payload_limit).text
+        return cycle_rules.id_from(cycle_rules.strip_ignored(text, ignore))
 
     async def _result(self, turn: Turn, handler: Handler) -> Result[Any]:
         job, value = turn.job, turn.value
         if turn.status == "skipped":
             value = handler.signature.result(await read_result(self._core.store, job))
-        return Result(turn.status, job.task, names_of(job)[0], job.id, value, job.error, job.recommendation)
+        return Result(turn.status, job.task, cycle_rules.names_of(job)[0], job.id, value, job.error, job.recommendation)
 
     async def begin(self) -> None:
         await _log_failure("writing its record", self._record.begin())
@@ -219,24 +198,24 @@ class _CycleWork:
     async def finish(self) -> None:
         self._over = True
         await self._turns.end()
-        for kept in await CYCLE_NOTE.all(self._core.store, key_prefix(self.queue)):
-            if keeps_failing(kept.value, self._plan.alert_after):
+        for kept in await cycle_rules.CYCLE_NOTE.all(self._core.store, cycle_rules.key_prefix(self.queue)):
+            if cycle_rules.keeps_failing(kept.value, self._plan.alert_after):
                 await self._alert(kept)
         self._left = await self._turns.left()
         await _log_failure("looking around", self._home.look_around())
         await _log_failure("telling people", self._home.tell_people())
         await _log_failure("pruning", self._prune())
 
-    async def _alert(self, kept: Kept[CycleNote]) -> None:
+    async def _alert(self, kept: Kept[cycle_rules.CycleNote]) -> None:
         """Write one notice per cycle about a job that keeps failing; the courier delivers it."""
         note, now = kept.value, self._core.clock.now()
-        words = in_words(note, next(iter(await self._core.store.get([note.job])), None))
-        message, hurts = f"{self.name}: {words}", severity(note, self._plan.alert_after)
+        words = cycle_rules.in_words(note, next(iter(await self._core.store.get([note.job])), None))
+        message, hurts = f"{self.name}: {words}", cycle_rules.severity(note, self._plan.alert_after)
         self._alerts.append(words)
         log.warning("%s", message)
         data = {"kind": "stale_failure", "severity": hurts, "message": message, "cycles": note.failing}
         self._core.bus.publish(BusEvent("stale_failure", self.queue, now, note.job, note.task, data=data))
-        told = CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
+        told = cycle_rules.CYCLE_NOTE.put(kept.key, msgspec.structs.replace(note, told=note.failed), kept.version)
         notice = write_stale_notice(note.job, note.task, note.failed, self.queue, now, message, hurts)
         await try_commit(self._core.store, puts=[told, *make_puts(notice)], what=f"people will be told of {self.name}")
 
@@ -357,17 +336,17 @@ class Cycle:
         self._home = home
         self._holder = home.core.holder
         self.name = name
-        self.queue = queue_of(name)
-        self.cycle_id = checked_id("cycle_id", cycle_id) if cycle_id is not None else None
+        self.queue = cycle_rules.queue_of(name)
+        self.cycle_id = cycle_rules.checked_id("cycle_id", cycle_id) if cycle_id is not None else None
         self.tz = tz
-        self.repeat = checked_repeat(repeat, "cycle")
-        self.ignore = checked_ignore(ignore)
+        self.repeat = cycle_rules.checked_repeat(repeat, "cycle")
+        self.ignore = cycle_rules.checked_ignore(ignore)
         self.watched = every is not None
         self.every = None if every is None or every == LEARNED else checked_every(every)
         self.alert_after = check_range("alert_after", alert_after, 1, sys.maxsize)
         self.quiet = quiet
         self.wait = wait
-        cycle_at(0.0, tz)
+        cycle_rules.cycle_at(0.0, tz)
         self._work: _CycleWork | None = None
         self._closes = False
 

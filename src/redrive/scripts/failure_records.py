@@ -33,24 +33,7 @@ from redrive.errors import (
 )
 from redrive.failures.capture import capture, qualified, words_of
 from redrive.failures.classify import classify
-from redrive.jobs.dead_letter import (
-    CAP,
-    UNNAMED,
-    BirthRules,
-    check_lane,
-    choose_lane,
-    explain_lane,
-    find_cause,
-    find_return_time,
-    has_failures,
-    make_dead_job,
-    make_failure,
-    move_documents,
-    nth_id,
-    rewrite_advice,
-    same_work,
-    settles,
-)
+from redrive.jobs import dead_letter
 from redrive.jobs.records import wrap
 from redrive.jobs.spool import Spool, SpoolEntry
 
@@ -102,8 +85,8 @@ class NewDeadLetter(NamedTuple):
 
     def numbered(self, number: int) -> NewDeadLetter:
         """Make this the n-th dead letter of its job_id."""
-        id = nth_id(self.job.queue, self.job.key or self.job.id, number)
-        return NewDeadLetter(msgspec.structs.replace(self.job, id=id), move_documents(id, self.documents))
+        id = dead_letter.nth_id(self.job.queue, self.job.key or self.job.id, number)
+        return NewDeadLetter(msgspec.structs.replace(self.job, id=id), dead_letter.move_documents(id, self.documents))
 
 
 # -- making a dead letter: what a caller says is corrected, never refused
@@ -113,12 +96,12 @@ def make_dead_letter(
     job_id: object, payload: object, error: object, details: FailureDetails, now: float, registry: Registry | None
 ) -> NewDeadLetter:
     """Makes the dead letter of a failure, and the blobs of its input."""
-    task = _shorten_name(details.task, "task") or UNNAMED
+    task = _shorten_name(details.task, "task") or dead_letter.UNNAMED
     queue = _shorten_name(details.queue, "queue") or (registry.queue_of_task(task) if registry else task)
     failure, advice = read_failure(error), details.recommendation
     text, blobs, _ = _encode_input(payload)
     key = _make_key(job_id, text)
-    id = nth_id(queue, key, 0)
+    id = dead_letter.nth_id(queue, key, 0)
     job = Job(
         id=id,
         queue=queue,
@@ -137,9 +120,9 @@ def make_dead_letter(
         model=_shorten_name(details.model, "model"),
     )
     handler = registry.handlers.get(task) if registry else None
-    cause = find_cause(failure, handler.rules if handler else ())
-    born = BirthRules(now, queue, task, _cap(registry, job), because="diverted")
-    dead = make_dead_job(
+    cause = dead_letter.find_cause(failure, handler.rules if handler else ())
+    born = dead_letter.BirthRules(now, queue, task, _cap(registry, job), because="diverted")
+    dead = dead_letter.make_dead_job(
         job,
         failure,
         cause,
@@ -153,7 +136,7 @@ def make_dead_letter(
 
 
 def _cap(registry: Registry | None, job: Job) -> int:
-    return (registry.policy_for(job).max_attempts if registry else None) or CAP
+    return (registry.policy_for(job).max_attempts if registry else None) or dead_letter.CAP
 
 
 def read_failure(error: object) -> Failure:
@@ -167,8 +150,8 @@ def read_failure(error: object) -> Failure:
     text = words_of(error or "unknown")
     name, _, message = text.partition(":")
     if re.fullmatch(r"[A-Za-z_][\w.]{0,199}", name):
-        return make_failure(name, redact_text(message.strip()))
-    return make_failure("unknown", redact_text(text))
+        return dead_letter.make_failure(name, redact_text(message.strip()))
+    return dead_letter.make_failure("unknown", redact_text(text))
 
 
 def _encode_input(payload: object) -> Encoded:
@@ -230,7 +213,7 @@ def _read_attempt(value: object) -> int:
 
 def _read_lane(value: object) -> Lane | None:
     try:
-        return check_lane(value)
+        return dead_letter.check_lane(value)
     except InvalidInput as error:
         log.warning("the dead letter goes into the lane of its error: %s", error)
         return None
@@ -261,7 +244,11 @@ class FailureRecorder:
     async def take_in(self, new: NewDeadLetter) -> Job:
         """Record a failure that waited beside the store. The same failure again changes nothing."""
         known = await self._known(new.job, settled=True)
-        same = (job for job in known if same_work(job, new.job) and has_failures(job, new.job.history))
+        same = (
+            job
+            for job in known
+            if dead_letter.same_work(job, new.job) and dead_letter.has_failures(job, new.job.history)
+        )
         return next(same, None) or await self._write(new)
 
     async def _write(self, new: NewDeadLetter) -> Job:
@@ -298,7 +285,7 @@ class FailureRecorder:
 
     async def _end_of(self, job: Job, numbers: Sequence[int]) -> tuple[int, int]:
         """Find the last of these numbers that a dead letter has (-1 where none has), and the number after it."""
-        ids = [nth_id(job.queue, job.key or job.id, number) for number in numbers]
+        ids = [dead_letter.nth_id(job.queue, job.key or job.id, number) for number in numbers]
         there = {known.id for known in await self._core.store.get(ids)}
         end = next((place for place, id in enumerate(ids) if id not in there), len(ids))
         return (numbers[end - 1] if end else -1), numbers[min(end, len(ids) - 1)]
@@ -325,7 +312,7 @@ class FailureRecorder:
             return 0  # as nearly always: the input need not be read
         text = _encode_input(payload)[0]
         done = msgspec.structs.replace(probe, payload=text, payload_hash=hash_payload(text, probe.task))
-        return await self.close([job for job in known if settles(done, job)], who=who, why=why)
+        return await self.close([job for job in known if dead_letter.settles(done, job)], who=who, why=why)
 
     async def close(self, jobs: list[Job], *, who: str, why: str) -> int:
         """Resolve dead letters whose work is done. One that another process moved meanwhile is left alone."""
@@ -345,7 +332,7 @@ class FailureRecorder:
 
 def _belongs(job: Job, new: Job) -> bool:
     """Whether a failure is one more of this dead letter: not settled yet, and about the same input."""
-    return job.state in OPEN and same_work(job, new)
+    return job.state in OPEN and dead_letter.same_work(job, new)
 
 
 def failed_again(standing: Job, new: Job, cap: int, attempts: int | None = None) -> tuple[Transition, ...]:
@@ -361,19 +348,19 @@ def failed_again(standing: Job, new: Job, cap: int, attempts: int | None = None)
         moves, job = (back,), back.after(standing.version + 1)
     last = new.history[-1]
     failure, cause = last.failure or Failure(), last.cause or classify(Failure())
-    lane = choose_lane(cause, tries, cap=cap, said=new.lane if tries < cap else None)  # type: ignore[arg-type]
-    decision = explain_lane(cause, tries, lane, cap)
+    lane = dead_letter.choose_lane(cause, tries, cap=cap, said=new.lane if tries < cap else None)  # type: ignore[arg-type]
+    decision = dead_letter.explain_lane(cause, tries, lane, cap)
     buried = lifecycle.buried(
         job,
         at,
         because="attempts_exhausted" if tries >= cap else new.because or "imported",
         why=decision,
-        recommendation=rewrite_advice(lane, new, cause),
+        recommendation=dead_letter.rewrite_advice(lane, new, cause),
         failure=failure,
         cause=cause,
         fingerprint=new.fingerprint,
         lane=lane,
-        comes_back_at=find_return_time(job, lane, at),
+        comes_back_at=dead_letter.find_return_time(job, lane, at),
         attempt=msgspec.structs.replace(last, run=standing.run, decision=decision, tier=lane),
     )
     first = {"first_failed_at": standing.first_failed_at} if standing.first_failed_at is not None else {}

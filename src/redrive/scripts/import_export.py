@@ -22,19 +22,7 @@ from redrive.core.store import Filter
 from redrive.engine.bus import BusEvent
 from redrive.engine.paging import read_pages
 from redrive.errors import CommitUnknown, InvalidInput, InvalidOption
-from redrive.jobs import jsonl, records
-from redrive.jobs.dead_letter import (
-    CAP,
-    UNNAMED,
-    BirthRules,
-    find_id,
-    find_place,
-    has_failures,
-    make_job,
-    nth_id,
-    number_id,
-    same_work,
-)
+from redrive.jobs import dead_letter, jsonl, records
 from redrive.jobs.jsonl import Line
 from redrive.jobs.records import FailureRecord
 from redrive.scripts.failure_records import FailureRecorder, failed_again
@@ -107,7 +95,7 @@ class Import:
     core: Core
     recorder: FailureRecorder
     source: Source
-    born: BirthRules
+    born: dead_letter.BirthRules
     mapping: records.Mapping = records.OWN
     completed: str | Path | Iterable[str] | None = None
     aside: str | Path | None = None
@@ -160,7 +148,7 @@ class Import:
                 bad.append((line, _reason(line, error)))
                 continue
             if _digest(record.job_id) in self._completed:
-                done.append(find_id(record, self.born))
+                done.append(dead_letter.find_id(record, self.born))
             else:
                 jobs.append((line, self._job(record)))
         self._counts["completed"] += len(done)
@@ -178,16 +166,16 @@ class Import:
             return record
         digest = _digest(record.job_id)
         self._seen[digest] = self._seen.get(digest, 0) + 1
-        return msgspec.structs.replace(record, job_id=number_id(record.job_id, self._seen[digest]))
+        return msgspec.structs.replace(record, job_id=dead_letter.number_id(record.job_id, self._seen[digest]))
 
     def _job(self, record: FailureRecord) -> Job:
         """Make the job of a record, with the cap of its queue where the queue has one."""
-        queue, _ = find_place(record, self.born)
-        return make_job(record, msgspec.structs.replace(self.born, cap=self._cap(queue)))
+        queue, _ = dead_letter.find_place(record, self.born)
+        return dead_letter.make_job(record, msgspec.structs.replace(self.born, cap=self._cap(queue)))
 
     def _cap(self, queue: str) -> int:
         if queue not in self._caps:
-            self._caps[queue] = self.core.registry.queue_policy(queue).max_attempts or CAP
+            self._caps[queue] = self.core.registry.queue_policy(queue).max_attempts or dead_letter.CAP
         return self._caps[queue]
 
     async def _insert(self, jobs: list[tuple[Line, Job]]) -> list[tuple[Line, str]]:
@@ -197,7 +185,7 @@ class Import:
         for (line, job), answer in zip(jobs, answers, strict=True):
             if not answer.duplicate:
                 self._counts["imported"] += 1
-            elif not same_work(answer.job, job):
+            elif not dead_letter.same_work(answer.job, job):
                 known = f" (job {answer.job.short_id})"
                 bad.append((line, _describe_conflict(answer.job, known)))
             else:
@@ -231,7 +219,7 @@ class Import:
             if first is None and digest not in self._seen:
                 self._seen[digest] = 1
                 self._counts["imported"] += 1
-            elif first is not None and not same_work(first, job):
+            elif first is not None and not dead_letter.same_work(first, job):
                 bad.append((line, _describe_conflict(job)))
             else:
                 self._counts["updated" if first is not None and _is_further(first, job) else "duplicates"] += 1
@@ -262,10 +250,10 @@ class Import:
         self._note("unread", [(number, f"completed: {bad}") for number, bad in chunk if isinstance(bad, InvalidInput)])
         self._completed.update(map(_digest, ids))
         await self._close([job_id for job_id in ids if len(job_id) == 32])
-        queue = self.born.queue or self.born.task or UNNAMED
+        queue = self.born.queue or self.born.task or dead_letter.UNNAMED
         number = 0
         while ids:
-            by_generation = {nth_id(queue, job_id, number): job_id for job_id in ids}
+            by_generation = {dead_letter.nth_id(queue, job_id, number): job_id for job_id in ids}
             ids = [by_generation[id] for id in await self._close(list(by_generation))]
             number += 1
 
@@ -295,7 +283,7 @@ def _take_chunk(lines: Iterator[Line]) -> list[Line]:
 def _is_further(known: Job, job: Job) -> bool:
     """Whether a record tells of a failure that the dead letter does not know."""
     both_dead = known.state is State.dead and job.state is State.dead
-    return both_dead and job.attempts > known.attempts and not has_failures(known, job.history)
+    return both_dead and job.attempts > known.attempts and not dead_letter.has_failures(known, job.history)
 
 
 def _describe_conflict(job: Job, known: str = "") -> str:
@@ -469,7 +457,9 @@ async def import_(
     if as_ not in ("dead", "waiting"):
         raise InvalidOption(field="as_", problem=f"{as_!r} is neither dead nor waiting")
     state: Any = State(as_)
-    born = BirthRules(core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state)
+    born = dead_letter.BirthRules(
+        core.clock.now(), optional_name("queue", queue), optional_name("task", task), state=state
+    )
     options = {"mapping": records.read_mapping(mapping), **options}
     if follow is None:
         return await Import(core, recorder, source, born, **options).run()
