@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from redrive.core import agents, policy
+from redrive.core.change import AddConstraint, AddInstruction, Change, CompressContext, SetAgent, SetModel, SimplifyTask
 from redrive.core.job import Attempt, Failure, Job, State
 from redrive.core.presets import PRESETS
 from redrive.deadletters import group
@@ -18,15 +19,6 @@ from redrive.failures.classify.classes import FIRM_CLASSES, STATUS_CLASSES, UNFI
 from redrive.jobs import records
 from redrive.reports import needs as insight_needs
 from redrive.retries import breaker, remedies, strategy
-from redrive.retries.changes import (
-    AddConstraint,
-    AddInstruction,
-    Change,
-    CompressContext,
-    SetAgent,
-    SetModel,
-    SimplifyTask,
-)
 from redrive.retries.decision import Abilities, Case
 from redrive.scripts import cycle_rules
 from tools.tables import POLICY_WORDS, code, must_match, said, table

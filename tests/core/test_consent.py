@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive.core.change import make_edit
+from redrive.core.change import AddInstruction, CompressContext, SetModel, encode, make_edit
 from redrive.core.consent import Approval, Grant, covers, find_grant, subject_of, wish_of
 from redrive.core.job import Attempt, Job
-from redrive.retries.changes import AddInstruction, CompressContext, SetModel, encode
 from tests.stores.jobs import T0, a_job
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.agents import AgentFleet, Model
+from redrive.core.change import SetModel
 from redrive.core.effects import EffectRecord
 from redrive.core.job import Attempt, Cause, Failure, Job, State
 from redrive.core.policy import Policy
@@ -12,7 +13,6 @@ from redrive.core.store import Lesson
 from redrive.deadletters.comebacks import best_known, hands_off, next_changes
 from redrive.deadletters.input_edits import field_error, find_quoted
 from redrive.deadletters.triage import Act
-from redrive.retries.changes import SetModel
 from redrive.retries.decision import Abilities
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.retries.changes import (
-    Adapt,
+from redrive.core.change import (
     AddConstraint,
     AddInstruction,
     Change,
@@ -22,16 +21,11 @@ from redrive.retries.changes import (
     SetAgent,
     SetModel,
     SimplifyTask,
-    apply,
-    can_take,
     decode,
-    diff,
-    difference,
     encode,
     merge,
-    safe_quote,
-    tokens,
 )
+from redrive.retries.changes import Adapt, apply, can_take, diff, difference, safe_quote, tokens
 from tests.retries.conversations import conversations, deep, odd_payloads, openai_call, problems
 
 ANTHROPIC = {

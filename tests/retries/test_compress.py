@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.retries.changes import (
-    Adapt,
-    CompressContext,
-    EffectiveInput,
-    apply,
-    can_take,
-    estimate,
-    find_dropped,
-    tokens,
-)
+from redrive.core.change import CompressContext, EffectiveInput
+from redrive.retries.changes import Adapt, apply, can_take, estimate, find_dropped, tokens
 from redrive.retries.changes.compress import Compressed, compress
 from redrive.retries.changes.reading import texts
 from tests.retries.conversations import (

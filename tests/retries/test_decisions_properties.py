@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from redrive.core.agents import Agent, AgentFleet, Model
 from redrive.core.budget import find_overspent
+from redrive.core.change import AddInstruction, CompressContext, SetModel, SimplifyTask, encode
 from redrive.core.job import DEAD_REASONS, HOLD_REASONS, Attempt, Budget, Failure, Options, State, Usage
 from redrive.core.policy import BACKOFFS, DEFAULT, Policy, merge
 from redrive.engine.settle import make_transition
 from redrive.failures.classify import DETAILS, cause_of, classify
-from redrive.retries.changes import Adapt, AddInstruction, CompressContext, SetModel, SimplifyTask, encode
+from redrive.retries.changes import Adapt
 from redrive.retries.decision import LONGEST_WAIT, Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.strategy import CRASH_WAITS, SAFE_WAIT, SPOT_TRIES, SPOT_WAIT, UNKNOWN_TRIES, age_of, decide
 from tests.stores.jobs import T0, a_job, an_attempt

@@ -8,14 +8,7 @@ import msgspec
 import pytest
 
 from redrive.core.agents import Agent, AgentFleet, Model
-from redrive.core.job import Attempt, Budget, Failure, Options, State
-from redrive.core.policy import DEFAULT, Policy, effective, merge
-from redrive.core.presets import PRESETS
-from redrive.engine.settle import make_transition
-from redrive.failures.capture import capture_lost_lease
-from redrive.failures.classify import DETAILS, cause_of, classify
-from redrive.retries.changes import (
-    Adapt,
+from redrive.core.change import (
     AddConstraint,
     AddInstruction,
     Change,
@@ -24,11 +17,16 @@ from redrive.retries.changes import (
     SetAgent,
     SetModel,
     SimplifyTask,
-    apply,
     decode,
     encode,
-    tokens,
 )
+from redrive.core.job import Attempt, Budget, Failure, Options, State
+from redrive.core.policy import DEFAULT, Policy, effective, merge
+from redrive.core.presets import PRESETS
+from redrive.engine.settle import make_transition
+from redrive.failures.capture import capture_lost_lease
+from redrive.failures.classify import DETAILS, cause_of, classify
+from redrive.retries.changes import Adapt, apply, tokens
 from redrive.retries.decision import Abilities, Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.strategy import decide, recognise_loop
 from tests.stores.jobs import T0, a_job

@@ -19,6 +19,7 @@ from typing import (
     overload,
 )
 
+from redrive.core.change import outside_key
 from redrive.core.checks import check_choice, check_name, check_names, optional_name
 from redrive.core.effects import Effect
 from redrive.core.job import Job, OnLost
@@ -45,7 +46,7 @@ from redrive.jobs.tasks import (
     TaskDecorator,
     read_seconds,
 )
-from redrive.retries.changes import Adapt, outside_key
+from redrive.retries.changes import Adapt
 
 if TYPE_CHECKING:
     from redrive.api.workers import Workers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redrive.core import lifecycle
 from redrive.core.budget import find_overspent
-from redrive.core.change import fields_of_next_run, read_names
+from redrive.core.change import Change, decode, fields_of_next_run, merge, read_names
 from redrive.core.commit import commit_each, try_commit
 from redrive.core.documents import Kept
 from redrive.core.effects import EffectRecord
@@ -33,7 +33,6 @@ from redrive.engine.queue_pauses import read_paused_queues
 from redrive.engine.registry import Handler
 from redrive.errors import IllegalMove
 from redrive.retries.breaker import BREAKER, Breaker, name_of_key, verdict
-from redrive.retries.changes import Change, decode, merge
 from redrive.retries.comebacks import (
     ANSWERS,
     BY_ITSELF,

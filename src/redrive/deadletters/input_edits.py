@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from redrive.core.change import Edit
+from redrive.core.change import Edit, decode
 from redrive.core.job import Failure, Job, Json
 from redrive.core.redact import MASK, redact
 from redrive.core.view import Shown
 from redrive.errors import InvalidInput
-from redrive.retries.changes import decode
 from redrive.retries.remedies import change_name
 
 # ---- JSON merge patch (RFC 7396)

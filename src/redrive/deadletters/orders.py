@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import msgspec
 
 from redrive.core import change, lifecycle
-from redrive.core.change import edited_payload
+from redrive.core.change import decode, edited_payload, merge
 from redrive.core.checks import check_name, check_names
 from redrive.core.documents import STEP
 from redrive.core.job import Job, Json, Lane, State, iso
@@ -28,7 +28,7 @@ from redrive.engine.inputs import make_effective_input, preflight
 from redrive.engine.verify import put_nothing_landed
 from redrive.engine.workflow_steps import is_step
 from redrive.errors import InvalidInput, InvalidOption, JobNotReady
-from redrive.retries.changes import decode, diff, merge
+from redrive.retries.changes import diff
 from redrive.retries.preflight import NotReady
 
 if TYPE_CHECKING:

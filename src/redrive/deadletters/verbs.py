@@ -14,6 +14,7 @@ import msgspec
 
 from redrive.core import change, lifecycle
 from redrive.core.advice import advice_for
+from redrive.core.change import SetAgent, decode, merge
 from redrive.core.documents import Kind, OfJob
 from redrive.core.job import At, Job, Json, Lane, State
 from redrive.core.lifecycle import DEFERRED, Transition
@@ -21,7 +22,6 @@ from redrive.core.store import Put
 from redrive.core.view import Shown
 from redrive.deadletters.input_edits import apply_patch
 from redrive.errors import IllegalMove, InvalidInput, JobNotFound, JobNotReady
-from redrive.retries.changes import SetAgent, decode, merge
 
 Reading = Literal["name", "moment", "lane", "text", "input", "effects", "patch"]
 """Kind of a word; each door reads each kind in one way."""

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from redrive.core.budget import compute_rest
+from redrive.core.change import Change
 from redrive.core.effects import Verdict, in_words
 from redrive.core.job import Budget, Job, Json, Usage
 from redrive.core.store import Lease, Put, Store
 from redrive.engine.clock import Clock
 from redrive.engine.registry import Handler
-from redrive.retries.changes import Change
 from redrive.retries.decision import Sitting
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, overload
 import msgspec
 
 from redrive.core.budget import check_usage
+from redrive.core.change import outside_key
 from redrive.core.checks import check_number
 from redrive.core.commit import commit
 from redrive.core.consent import Approval, asked_subject
@@ -36,7 +37,6 @@ from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import OnceInProgress, RedriveError, Signal
 from redrive.failures.capture import capture
 from redrive.failures.safe_getattr import whole
-from redrive.retries.changes import outside_key
 
 T = TypeVar("T")
 

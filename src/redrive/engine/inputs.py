@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.change import own_names
+from redrive.core.change import EffectiveInput, decode, own_names
 from redrive.core.documents import BLOB
 from redrive.core.job import Job
 from redrive.core.payload import Blob, blob_from
@@ -20,7 +20,7 @@ from redrive.engine.registry import Handler, Registry
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import InvalidPayload
 from redrive.http.policy import HTTP_TASK
-from redrive.retries.changes import EffectiveInput, apply, decode
+from redrive.retries.changes import apply
 from redrive.retries.preflight import Conditions, NotReady, credentials, fits, still_wanted, surely_fits
 
 log = logging.getLogger("redrive.attempt")

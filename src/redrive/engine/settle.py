@@ -11,7 +11,7 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.advice import RESOLVE, advise_unknown
 from redrive.core.budget import recent
-from redrive.core.change import fields_of_next_run
+from redrive.core.change import Change, CompressContext, Edit, fields_of_next_run
 from redrive.core.documents import RESULT
 from redrive.core.effects import before_replay
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Usage
@@ -35,7 +35,7 @@ from redrive.failures.classify import cause_of
 from redrive.failures.fingerprint import fingerprint
 from redrive.failures.safe_getattr import whole
 from redrive.retries.breaker import key_of
-from redrive.retries.changes import Change, CompressContext, Edit, can_take, find_dropped
+from redrive.retries.changes import can_take, find_dropped
 from redrive.retries.comebacks import without_promise
 from redrive.retries.decision import Bury, Case, Decision, HoldBack, RetryLater
 from redrive.retries.preflight import NotReady

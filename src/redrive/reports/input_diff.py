@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redrive.core.change import own_names
+from redrive.core.change import decode, own_names
 from redrive.core.checks import MOST, check_range
 from redrive.core.job import Attempt, Job, Json
 from redrive.core.redact import redact
 from redrive.errors import InvalidInput
-from redrive.retries.changes import apply, decode, diff
+from redrive.retries.changes import apply, diff
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core

@@ -9,10 +9,10 @@ import msgspec
 
 from redrive.core.agents import AgentFleet
 from redrive.core.budget import recent
-from redrive.core.change import own_names
+from redrive.core.change import Change, decode, own_names
 from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Json, Lane, Usage
 from redrive.core.policy import Policy
-from redrive.retries.changes import Adapt, Change, Counter, apply, decode, estimate
+from redrive.retries.changes import Adapt, Counter, apply, estimate
 
 LONGEST_WAIT: Final = 365 * 86400.0
 

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from redrive.core.advice import ADVICE
-from redrive.core.change import read_names
-from redrive.retries.changes import (
+from redrive.core.change import (
     AddConstraint,
     AddInstruction,
     Change,
@@ -18,12 +17,11 @@ from redrive.retries.changes import (
     SetAgent,
     SetModel,
     SimplifyTask,
-    apply,
     decode,
     merge,
-    safe_quote,
-    tokens,
+    read_names,
 )
+from redrive.retries.changes import apply, safe_quote, tokens
 from redrive.retries.changes.shapes import Shape, find_model, get, is_count, locate
 from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, RetryLater
 

@@ -23,10 +23,6 @@ from redrive.core.change import (
     SetAgent,
     SetModel,
     SimplifyTask,
-    decode,
-    encode,
-    merge,
-    outside_key,
 )
 from redrive.core.job import Json
 from redrive.retries.changes.compress import TooLong, compress, find_dropped
@@ -46,31 +42,7 @@ from redrive.retries.changes.shapes import (
     spell,
 )
 
-__all__ = [
-    "Adapt",
-    "AddConstraint",
-    "AddInstruction",
-    "Change",
-    "CompressContext",
-    "Counter",
-    "Edit",
-    "EffectiveInput",
-    "SetAgent",
-    "SetModel",
-    "SimplifyTask",
-    "apply",
-    "can_take",
-    "decode",
-    "diff",
-    "encode",
-    "estimate",
-    "find_dropped",
-    "merge",
-    "outside_key",
-    "safe_quote",
-    "same",
-    "tokens",
-]  # fmt: skip
+__all__ = ["Adapt", "Counter", "apply", "can_take", "diff", "estimate", "find_dropped", "safe_quote", "same", "tokens"]
 
 ROUNDS: Final = 3
 """How often compressing is repeated when the token counts of the parts do not add up to the count of the whole."""
