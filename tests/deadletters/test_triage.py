@@ -587,8 +587,8 @@ async def test_an_act_that_is_taken_back_while_it_goes_on_stops(rd: Redrive, mon
     one_chunk = Steps.move_chunk
 
     async def taken_back_after_two(self: Steps, loaded: Loaded, room: int) -> int:
-        if loaded.run.verb == "discard" and loaded.run.moved == 400:
-            assert (await rd.dead.undo(loaded.run.id, who="eve")).moved == 400
+        if loaded.value.verb == "discard" and loaded.value.moved == 400:
+            assert (await rd.dead.undo(loaded.value.id, who="eve")).moved == 400
         return await one_chunk(self, loaded, room)
 
     monkeypatch.setattr(Steps, "move_chunk", taken_back_after_two)

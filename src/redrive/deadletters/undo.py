@@ -76,7 +76,7 @@ class Undoing:
         act_id = await self._acts.whole_id(act_id)
         loaded = await self._redrives.run_of(act_id)
         if loaded is not None:
-            return await self._undo_run(loaded.run, who, why)
+            return await self._undo_run(loaded.value, who, why)
         return await self._undo_act(act_id, who, why)
 
     # -- an act on many
@@ -92,7 +92,7 @@ class Undoing:
         return msgspec.structs.replace(acted, verb=UNDO, act_id=run.id)
 
     async def _begin(self, loaded: Loaded, who: str, why: str | None) -> str:
-        run, now = loaded.run, self._core.clock.now()
+        run, now = loaded.value, self._core.clock.now()
         if run.undo_id is not None:
             return run.undo_id
         items = [item async for chunk in self._redrives.chunks(run) for item in _moved_items(chunk)]
@@ -121,9 +121,9 @@ class Undoing:
         loaded = await self._redrives.run_of(act_id)
         if loaded is None:
             raise InvalidInput(field="act", problem=f"there is no act {act_id!r}")
-        if loaded.run.undo_id is not None:
-            raise _BegunElsewhere(loaded.run.undo_id)
-        named = msgspec.structs.replace(loaded.run, undone_by=who, undo_id=undo_id)
+        if loaded.value.undo_id is not None:
+            raise _BegunElsewhere(loaded.value.undo_id)
+        named = msgspec.structs.replace(loaded.value, undone_by=who, undo_id=undo_id)
         return (REDRIVE.put(act_id, named, loaded.version),)
 
     # -- an act on one job, or on a few in one commit

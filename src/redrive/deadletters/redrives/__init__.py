@@ -212,7 +212,7 @@ class Redrives:
         """Continues the run until every item is taken. Other processes may take steps at the same time."""
         idle = 0
         while True:
-            run = (await self._load(id)).run
+            run = (await self._load(id)).value
             if run.over or run.state == "paused" or (run.brings_back and not run.left):
                 return run
             before = (run.position, run.state, run.open)
@@ -220,7 +220,7 @@ class Redrives:
                 await self._steps.take(id, thorough=True)
             except CommitUnknown:
                 log.warning("act %s: a step may or may not have been written; it is looked at again", id)
-            run = (await self._load(id)).run
+            run = (await self._load(id)).value
             idle = 0 if before != (run.position, run.state, run.open) else idle + 1
             if idle > IDLE_STEPS:
                 raise StoreBusy(f"the jobs of act {id} keep changing; a worker carries it on, or try again")
@@ -265,7 +265,7 @@ class Redrives:
         """Drops the items of redrives that ended long ago, when a new one starts; the scorecards stay."""
         old = [
             run
-            for run in await self._documents.latest(None)
+            for run in await self._documents.latest()
             if run.brings_back
             and run.items_kept
             and run.ended_at is not None
@@ -278,28 +278,28 @@ class Redrives:
 
     async def get(self, id: str) -> RedriveRun:
         """Reads a redrive by its id, or by a unique part of the id. The numbers are those of the last step."""
-        run = (await self._find(id)).run
+        run = (await self._find(id)).value
         fingerprints = [group.fingerprint for group in run.by_group if group.fingerprint]
         known = await self._core.store.groups(fingerprints=fingerprints)
         return with_errors(run, {group.fingerprint: group.error for group in known})
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
         """Lists redrives, the latest first."""
-        return [run for run in await self._documents.latest(None) if run.brings_back][: check_limit(limit)]
+        return [run for run in await self._documents.latest() if run.brings_back][: check_limit(limit)]
 
     async def live(self) -> builtins.list[RedriveRun]:
         """Lists redrives that are not over, the latest first, and paused runs of any verb, which wait for a person."""
         flights, _ = await self._documents.flights()
         loaded = [await self._documents.load(id) for id in sorted(flights, reverse=True)]
-        runs = [found.run for found in loaded if found is not None]
+        runs = [kept.value for kept in loaded if kept is not None]
         return [run for run in runs if run.brings_back or run.state == "paused"]
 
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
         """Finds the run that reserves this group, moving or paused; only one run may."""
         flights, _ = await self._documents.flights()
         id = in_the_way(flights, [fingerprint]).get(fingerprint)
-        found = await self._documents.load(id) if id is not None else None
-        return found.run if found is not None else None
+        kept = await self._documents.load(id) if id is not None else None
+        return kept.value if kept is not None else None
 
     async def items(
         self,
@@ -315,7 +315,7 @@ class Redrives:
         Filters: one of these `statuses`, the group at this `place` of the scorecard, the reason `why`. One page then
         reads some thousands of items, and may be empty before the end.
         """
-        run, first = (await self._find(id)).run, _chunk_number(cursor)
+        run, first = (await self._find(id)).value, _chunk_number(cursor)
         if not run.items_kept:
             return ItemPage([], None, kept=False)
         views: builtins.list[ItemView] = []
@@ -324,7 +324,7 @@ class Redrives:
             chunk = await self._documents.chunk(run.id, number)
             views += [
                 view_item(run, item)
-                for item in (chunk.items if chunk is not None else ())
+                for item in (chunk.value if chunk is not None else ())
                 if (not statuses or item.status in statuses) and place in (None, item.group) and why in (None, item.why)
             ]
             if len(views) >= ITEMS_A_PAGE:
@@ -336,7 +336,7 @@ class Redrives:
 
         Ends when the run is over or paused, or when the rest depends on jobs that no living worker would run.
         """
-        found = (await self._find(id)).run.id
+        found = (await self._find(id)).value.id
         while True:
             done = await self.advance()
             run = await self.get(found)
@@ -377,27 +377,27 @@ class Redrives:
 
     async def every(self) -> builtins.list[RedriveRun]:
         """Lists runs of every verb, undo runs included."""
-        return await self._documents.latest(None)
+        return await self._documents.latest()
 
     async def run_of(self, act_id: str) -> Loaded | None:
         """Reads the run of this act; None if the act is not a run."""
         loaded = await self._documents.load(act_id)
-        return loaded if loaded is not None and loaded.run.verb != UNDO else None
+        return loaded if loaded is not None and loaded.value.verb != UNDO else None
 
     async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[RunItem, ...]]:
         """Yields the items of a run, chunk by chunk."""
         for number in range(len(run.open_in) if run.items_kept else 0):
             chunk = await self._documents.chunk(run.id, number)
             if chunk is not None:
-                yield chunk.items
+                yield chunk.value
 
     async def stop_for_undo(self, id: str, who: str) -> Loaded:
         """Stops the run for an undo and returns it: a concurrent step finds the run changed, and moves nothing more."""
 
         async def decide() -> Proposal[None]:
             loaded = await self._load(id)
-            stopped = bulk_progress.stopped_for_undo(loaded.run, self._core.clock.now(), who)
-            puts = [] if stopped is loaded.run else await self._documents.puts_of(stopped, loaded.version)
+            stopped = bulk_progress.stopped_for_undo(loaded.value, self._core.clock.now(), who)
+            puts = [] if stopped is loaded.value else await self._documents.puts_of(stopped, loaded.version)
             return Proposal(f"act {id}", None, puts=puts, done="stopped")
 
         await decide_and_commit(self._core.store, decide)
@@ -414,7 +414,7 @@ class Redrives:
         if loaded is not None and whole:
             await self._documents.drop(run.id)
         elif loaded is not None:
-            await self._documents.save(msgspec.structs.replace(loaded.run, items_kept=False), loaded.version)
+            await self._documents.save(msgspec.structs.replace(loaded.value, items_kept=False), loaded.version)
 
     # -- pause, resume, cancel
 
@@ -440,9 +440,9 @@ class Redrives:
     async def _steer(self, id: str, what: str, decide: Callable[[RedriveRun, float], RedriveRun | None]) -> RedriveRun:
         async def propose() -> Proposal[RedriveRun]:
             loaded = await self._find(id)
-            decided = decide(loaded.run, self._core.clock.now())
+            decided = decide(loaded.value, self._core.clock.now())
             if decided is None:
-                now = f"redrive {loaded.run.id} is {loaded.run.state}"
+                now = f"redrive {loaded.value.id} is {loaded.value.state}"
                 raise InvalidInput(field="redrive", problem=f"{now}: it cannot be {what}")
             puts = await self._documents.puts_of(decided, loaded.version)
             return Proposal(f"redrive {id}", decided, puts=puts, done=what)

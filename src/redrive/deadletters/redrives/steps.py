@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from redrive.core.commit import commit, commit_in_parts
+from redrive.core.documents import Kept
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put, Store
@@ -81,10 +82,10 @@ class Steps:
         loaded = await self._documents.load(id)
         if loaded is None:
             return 0
-        run = bulk_progress.advance(loaded.run, self._core.clock.now())
+        run = bulk_progress.advance(loaded.value, self._core.clock.now())
         if run.verb == UNDO and run.over:
             await self._documents.tell_undone(run, self._core.clock.now())
-        if run is loaded.run:
+        if run is loaded.value:
             return 0
         if run.over:
             self._looks.pop(id, None)
@@ -94,7 +95,7 @@ class Steps:
         """Logs and publishes a new state of the run. A state that needs a person is logged as a warning."""
         if not await self._documents.save(run, loaded.version):
             return 0
-        if run.state != loaded.run.state and (run.brings_back or run.state == "paused"):
+        if run.state != loaded.value.state and (run.brings_back or run.state == "paused"):
             level = logging.WARNING if run.state == "paused" or run.failed_again else logging.INFO
             log.log(level, "redrive %s is %s", run.id, run.text)
             said = {"id": run.id, "state": run.state, "text": run.text}
@@ -108,7 +109,7 @@ class Steps:
         took = stale = 0
         for _ in range(most):
             loaded = await self._documents.load(id)
-            if loaded is None or not (room := bulk_progress.room(loaded.run, self._core.clock.now())):
+            if loaded is None or not (room := bulk_progress.room(loaded.value, self._core.clock.now())):
                 break
             moved = await self.move_chunk(loaded, room)
             took, stale = took + moved, stale + (not moved)
@@ -118,16 +119,16 @@ class Steps:
 
     async def move_chunk(self, loaded: Loaded, room: int) -> int:
         """Moves the next items of one chunk in one commit; returns how many, 0 if another process was faster."""
-        run, now = loaded.run, self._core.clock.now()
+        run, now = loaded.value, self._core.clock.now()
         number, offset = divmod(run.position, CHUNK)
         chunk = await self._documents.chunk(run.id, number)
         if chunk is None:
             raise StoreError(f"chunk {number} of redrive {run.id} is gone; cancel it, and start another for the rest")
-        asked = chunk.items[offset : offset + room]
+        asked = chunk.value[offset : offset + room]
         moves = await self._mover.moves(run, asked, await self._jobs(asked), now)
         took = len(moves.items)
-        after = (*chunk.items[:offset], *moves.items, *chunk.items[offset + took :])
-        noted = bulk_progress.record_items(run, number, chunk.items, after, now, took=took)
+        after = (*chunk.value[:offset], *moves.items, *chunk.value[offset + took :])
+        noted = bulk_progress.record_items(run, number, chunk.value, after, now, took=took)
         if bulk_progress.defective(run, noted):
             return await self._stop(loaded, moves.first_reason)
         written = parts(chunk, after, loaded, noted)
@@ -140,7 +141,7 @@ class Steps:
 
     async def _stop(self, loaded: Loaded, why: str | None) -> int:
         """Pauses the run automatically, with the items unchanged."""
-        paused = bulk_progress.paused(loaded.run, self._core.clock.now(), bulk_progress.REDRIVE, why)
+        paused = bulk_progress.paused(loaded.value, self._core.clock.now(), bulk_progress.REDRIVE, why)
         return await self._announce(loaded, paused) if paused is not None else 0
 
     # -- results of moved items
@@ -148,13 +149,13 @@ class Steps:
     async def _settle_some(self, id: str, most: int | None) -> int:
         """Checks chunks with open items, in turn; stops if all were checked in vain and no job has moved since."""
         loaded = await self._documents.load(id)
-        if loaded is None or not loaded.run.open:
+        if loaded is None or not loaded.value.open:
             return 0
         moment = (await self._core.store.events(None))[-1].cursor
         look = self._looks.get(id, _LookProgress())
         if look.moment != moment:
             look = _LookProgress(look.last, moment)
-        turns = bulk_progress.turns(loaded.run, look.last)
+        turns = bulk_progress.turns(loaded.value, look.last)
         found = 0
         for number in turns[:most]:
             if look.in_vain >= len(turns):
@@ -168,14 +169,14 @@ class Steps:
         loaded, chunk = await self._documents.load(id), await self._documents.chunk(id, number)
         if loaded is None or chunk is None:
             return 0
-        jobs = await self._jobs([item for item in chunk.items if item.status == "moved"])
-        if loaded.run.verb == PURGE.name:
+        jobs = await self._jobs([item for item in chunk.value if item.status == "moved"])
+        if loaded.value.verb == PURGE.name:
             await self._core.store.erase([job.id for job in jobs.values() if job.state is State.purged])
-        after = tuple(settled(item, jobs.get(item.id)) for item in chunk.items)
-        changed = sum(old.status != new.status for old, new in zip(chunk.items, after, strict=True))
+        after = tuple(settled(item, jobs.get(item.id)) for item in chunk.value)
+        changed = sum(old.status != new.status for old, new in zip(chunk.value, after, strict=True))
         if not changed:
             return 0
-        noted = bulk_progress.record_items(loaded.run, number, chunk.items, after, self._core.clock.now())
+        noted = bulk_progress.record_items(loaded.value, number, chunk.value, after, self._core.clock.now())
         written = await self._documents.write_step(id, parts(chunk, after, loaded, noted))
         return changed if written else 0
 
@@ -200,19 +201,9 @@ FROZEN_AT_ONCE: Final = 25
 """Number of chunks that one commit writes."""
 
 
-class Loaded(NamedTuple):
-    """A run, and the version at which the run was read."""
-
-    run: RedriveRun
-    version: int
-
-
-class ChunkOfItems(NamedTuple):
-    """Consecutive items of a run, and the version at which the chunk was read."""
-
-    number: int
-    items: tuple[RunItem, ...]
-    version: int
+Loaded = Kept[RedriveRun]
+KeptItems = Kept[tuple[RunItem, ...]]
+"""Consecutive items of a run."""
 
 
 class Documents:
@@ -228,20 +219,18 @@ class Documents:
     # -- reading
 
     async def load(self, id: str) -> Loaded | None:
-        kept = await REDRIVE.get(self._store, id)
-        return Loaded(kept.value, kept.version) if kept is not None else None
+        return await REDRIVE.get(self._store, id)
 
     async def ids(self) -> list[str]:
         """Lists the ids of all runs, the latest first."""
         return sorted((document.key for document in await self._store.docs(REDRIVE.name)), reverse=True)
 
-    async def latest(self, limit: int | None) -> list[RedriveRun]:
-        documents = sorted(await self._store.docs(REDRIVE.name), key=lambda document: document.key, reverse=True)
-        return [REDRIVE.decode(document.value) for document in documents[:limit]]
+    async def latest(self) -> list[RedriveRun]:
+        """Reads all runs, the latest first."""
+        return [kept.value for kept in reversed(await REDRIVE.all(self._store))]
 
-    async def chunk(self, id: str, number: int) -> ChunkOfItems | None:
-        kept = await REDRIVE_ITEMS.get(self._store, _key(id, number))
-        return ChunkOfItems(number, kept.value, kept.version) if kept is not None else None
+    async def chunk(self, id: str, number: int) -> KeptItems | None:
+        return await REDRIVE_ITEMS.get(self._store, _key(id, number))
 
     async def flights(self) -> tuple[Flights, int]:
         kept = await REDRIVE_FLIGHTS.get(self._store, ALL)
@@ -292,12 +281,9 @@ class Documents:
         await REDRIVE.update(self._store, str(undo.said["act"]), told)
 
 
-def parts(chunk: ChunkOfItems, items: Sequence[RunItem], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
+def parts(chunk: KeptItems, items: Sequence[RunItem], loaded: Loaded, run: RedriveRun) -> tuple[Put, Put]:
     """Makes the puts of a step beside its moves: the items and the run, if both are unchanged since they were read."""
-    return (
-        REDRIVE_ITEMS.put(_key(run.id, chunk.number), tuple(items), chunk.version),
-        REDRIVE.put(run.id, run, loaded.version),
-    )
+    return REDRIVE_ITEMS.put(chunk.key, tuple(items), chunk.version), REDRIVE.put(run.id, run, loaded.version)
 
 
 def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
