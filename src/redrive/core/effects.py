@@ -149,33 +149,18 @@ def before_replay(verdicts: Collection[Verdict], *, idempotent: bool) -> Replay:
 
 # ---- what an error proves
 
-_NEVER_SENT: Final = frozenset(
-    {
-        "builtins.ConnectionRefusedError",
-        "socket.gaierror",
-        "httpx.ConnectError",
-        "httpx.ConnectTimeout",
-        "httpx.PoolTimeout",
-        "httpx.UnsupportedProtocol",
-        "httpx.InvalidURL",
-        "httpcore.ConnectError",
-        "httpcore.ConnectTimeout",
-        "httpcore.PoolTimeout",
-        "httpcore.UnsupportedProtocol",
-        "aiohttp.client_exceptions.ClientConnectorError",
-        "aiohttp.client_exceptions.ConnectionTimeoutError",
-        "aiohttp.client_exceptions.InvalidURL",
-        "requests.exceptions.ConnectTimeout",
-        "requests.exceptions.MissingSchema",
-        "requests.exceptions.InvalidSchema",
-        "requests.exceptions.InvalidURL",
-        "urllib3.exceptions.NewConnectionError",
-        "botocore.exceptions.NoCredentialsError",
-        "botocore.exceptions.ParamValidationError",
-        "nats.errors.NoServersError",
-        "nats.errors.NoRespondersError",
-    }
-)
+_UNSENT: Final = {
+    "builtins": "ConnectionRefusedError",
+    "socket": "gaierror",
+    "httpx": "ConnectError ConnectTimeout PoolTimeout UnsupportedProtocol InvalidURL",
+    "httpcore": "ConnectError ConnectTimeout PoolTimeout UnsupportedProtocol",
+    "aiohttp.client_exceptions": "ClientConnectorError ConnectionTimeoutError InvalidURL",
+    "requests.exceptions": "ConnectTimeout MissingSchema InvalidSchema InvalidURL",
+    "urllib3.exceptions": "NewConnectionError",
+    "botocore.exceptions": "NoCredentialsError ParamValidationError",
+    "nats.errors": "NoServersError NoRespondersError",
+}
+_NEVER_SENT: Final = frozenset(f"{path}.{name}" for path, names in _UNSENT.items() for name in names.split())
 _MAY_HAVE_LANDED: Final = frozenset({408, 409, 425, 499})
 
 

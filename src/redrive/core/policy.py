@@ -168,13 +168,9 @@ def _doubling(failures: int, base: float) -> float:
     return float(base * 2.0 ** min(failures - 1, 60))
 
 
-def _adaptive(failures: int, base: float) -> float:
-    return (10.0, 20.0, 45.0, 90.0, 120.0)[min(failures, 5) - 1]
-
-
 BACKOFFS: Final[Mapping[str, Callable[[int, float], float]]] = {
     "doubling": _doubling,
-    "adaptive": _adaptive,
+    "adaptive": lambda failures, base: (10.0, 20.0, 45.0, 90.0, 120.0)[min(failures, 5) - 1],
     "fixed_10s": lambda failures, base: 10.0,
     "exponential": lambda failures, base: min(_doubling(failures, 10.0), 120.0),
     "none": lambda failures, base: 0.0,

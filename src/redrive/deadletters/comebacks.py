@@ -245,7 +245,8 @@ class Comebacks:
         held_back = False
         for start in range(0, len(ids), number):
             for job in await self._core.store.get(ids[start : start + number]):
-                if len(going) == number or not self._may_follow(job, sure=sure):
+                policy, now = self._core.registry.policy_for(job), self._core.clock.now()
+                if len(going) == number or not may_follow(job, policy, now, sure=sure):
                     continue
                 found = await self._verdict(job)
                 held_back |= found == LATER
@@ -256,9 +257,6 @@ class Comebacks:
             if len(going) == number:
                 break
         return going, held_back
-
-    def _may_follow(self, job: Job, *, sure: bool) -> bool:
-        return may_follow(job, self._core.registry.policy_for(job), self._core.clock.now(), sure=sure)
 
     # -- one dead letter
 

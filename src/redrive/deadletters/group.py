@@ -449,7 +449,6 @@ def view(
     dead: int,
     now: float,
     lessons: Sequence[Lesson] = (),
-    samples: Sequence[Job] = (),
     letter: Job | None = None,
 ) -> GroupView:
     known = state or _note_deaths(group, GroupState(), now)
@@ -462,7 +461,6 @@ def view(
         _burials(known, now - 2 * DAY, now - DAY),
         suggest(group, lessons, letter=letter),
         tuple(lessons),
-        tuple(samples),
         letter=letter,
     )
 

@@ -151,7 +151,8 @@ class GroupWatch:
         group, alert = verdict.group, verdict.alert
         if alert is None:
             return []
-        text, hurts = insight.message(alert, group, await self._suggest(group)), await self._severity(group, alert)
+        text = insight.message(alert, group, await self._suggest(group))
+        hurts = insight.severity(alert.kind, await self._dead(group))
         title, level = text.partition("; ")[0][:200], LEVELS[alert.kind]
         return [
             Notice(
@@ -164,9 +165,6 @@ class GroupWatch:
         store = self._core.store
         letter = (await read_latest_dead_letters(store, [group.fingerprint])).get(group.fingerprint)
         return insight.suggest(group, await store.lessons(group.fingerprint), letter=letter)
-
-    async def _severity(self, group: Group, alert: Alert) -> float:
-        return insight.severity(alert.kind, await self._dead(group))
 
     async def _dead(self, group: Group) -> int:
         dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)

@@ -20,7 +20,6 @@ from redrive.deadletters.group import STATUSES, GroupState, GroupView
 from redrive.deadletters.group_alerts import (
     GROUP_STATE,
     GroupWatch,
-    Known,
     read_latest_dead_letters,
     read_states,
     silence,
@@ -70,7 +69,7 @@ class Groups:
         await self._look_if_possible()
         groups = await self._core.store.groups() if new is None else [one.group for one in (await self.new()).of(new)]
         found = [group for group in groups if _fits(group, filters)]
-        return await self.rank(found, await self._dead(found), status=status, limit=limit)
+        return await self.rank(found, await count_dead(self._core.store, found), status=status, limit=limit)
 
     async def new(self) -> Newcomers:
         """Finds groups that appeared since the last deploy, or in the last hour, and still have dead letters.
@@ -83,17 +82,14 @@ class Groups:
     async def rank(
         self,
         groups: Sequence[Group],
-        dead: Mapping[str | None, int],
+        dead: Mapping[str, int] | Mapping[str | None, int],
         *,
         status: str | None = None,
         limit: int = 100,
     ) -> builtins.list[GroupView]:
         """Lists these groups in the order of `list`, for callers that have counted their dead letters."""
-        now, known = (
-            self._core.clock.now(),
-            await read_states(self._core.store, [group.fingerprint for group in groups]),
-        )
-        stated = [(group, known.get(group.fingerprint, (None, 0))[0]) for group in groups]
+        now, states = self._core.clock.now(), await _states_of(self._core.store, groups)
+        stated = [(group, states.get(group.fingerprint)) for group in groups]
         chosen = [entry for entry in stated if status in (None, _status(entry[1]))]
         shown = sorted(chosen, key=_urgency)[:limit]
         lessons = await self._core.store.lessons(*(group.fingerprint for group, _ in shown))
@@ -107,26 +103,22 @@ class Groups:
 
     async def with_status(self, groups: Sequence[Group], status: str) -> builtins.list[str]:
         """Lists the fingerprints of the groups that have this status."""
-        known = await read_states(self._core.store, [group.fingerprint for group in groups])
-        return [group.fingerprint for group in groups if _status(known.get(group.fingerprint, (None, 0))[0]) == status]
+        states = await _states_of(self._core.store, groups)
+        return [group.fingerprint for group in groups if _status(states.get(group.fingerprint)) == status]
 
     async def show(self, fingerprint: str) -> GroupView:
         """Reads one group by its fingerprint or a unique prefix: what was tried, and the latest dead letters."""
         await self._look_if_possible()
         group = await self.find(fingerprint)
-        (view,) = await self._views([group])
         dead = Filter(states=(State.dead,), fingerprint=group.fingerprint)
-        samples = (await self._core.store.find(dead, limit=SAMPLES)).jobs
-        shown = await self._with_lessons(view, samples)
-        return msgspec.structs.replace(shown, other_agent=insight.other_agent(group, self._core.registry.fleet))
+        samples = tuple((await self._core.store.find(dead, limit=SAMPLES)).jobs)
+        other = insight.other_agent(group, self._core.registry.fleet)
+        return msgspec.structs.replace(await self._view(group), samples=samples, other_agent=other)
 
     async def as_judged(self, fingerprint: str) -> GroupView | None:
         """Returns one group as it was last judged, without writing."""
         found = await self._core.store.groups(fingerprints=[fingerprint])
-        if not found:
-            return None
-        (view,) = await self.rank(found, await self._dead(found))
-        return view
+        return await self._view(found[0]) if found else None
 
     async def first(self) -> GroupView | None:
         """Returns the unresolved group with the most dead letters in the manual lane."""
@@ -224,32 +216,11 @@ class Groups:
         (group, after), _ = await decide_and_commit(store, plan)
         if after.status != "unresolved":
             await silence(store, name)
-        (view,) = await self._views([group])
-        return await self._with_lessons(view)
+        return await self._view(group)
 
-    async def _views(self, groups: Sequence[Group]) -> builtins.list[GroupView]:
-        store, now = self._core.store, self._core.clock.now()
-        known = await read_states(store, [group.fingerprint for group in groups])
-        dead = await self._dead(groups)
-        return [
-            insight.view(group, known.get(group.fingerprint, (None, 0))[0], dead.get(group.fingerprint, 0), now)
-            for group in groups
-        ]
-
-    async def _dead(self, groups: Sequence[Group]) -> dict[str | None, int]:
-        """Counts the dead letters of every group, or of a single given group."""
-        if len(groups) == 1:
-            name = groups[0].fingerprint
-            one = await self._core.store.count(Filter(states=(State.dead,), fingerprint=name))
-            return {name: sum(one.values())}
-        counted = await self._core.store.count(Filter(states=(State.dead,)), by=("fingerprint",))
-        return {name: number for (name,), number in counted.items()}
-
-    async def _with_lessons(self, seen: GroupView, samples: Sequence[Any] = ()) -> GroupView:
-        store, name = self._core.store, seen.fingerprint
-        letter = (await read_latest_dead_letters(store, [name])).get(name)
-        lessons = await store.lessons(name)
-        return insight.view(seen.group, seen.state, seen.dead, self._core.clock.now(), lessons, samples, letter)
+    async def _view(self, group: Group) -> GroupView:
+        (view,) = await self.rank([group], await count_dead(self._core.store, [group]))
+        return view
 
 
 def _status(state: GroupState | None) -> str:
@@ -295,24 +266,20 @@ async def gather_new_groups(core: Core) -> Newcomers:
     deploy = await read_last_deploy(store)
     since = oldest(now, deploy)
     fresh = [group for group in await store.groups(since=since) if group.first_at >= since]
-    known = await read_states(store, [group.fingerprint for group in fresh])
-    unresolved = [group for group in fresh if _is_unresolved(known.get(group.fingerprint))]
-    return newcomers(now, deploy, unresolved, await _count_dead(store, unresolved))
+    states = await _states_of(store, fresh)
+    unresolved = [group for group in fresh if _status(states.get(group.fingerprint)) == "unresolved"]
+    return newcomers(now, deploy, unresolved, await count_dead(store, unresolved))
 
 
-def _is_unresolved(known: Known | None) -> bool:
-    state = known[0] if known is not None else None
-    return (state or GroupState()).status == "unresolved"
+async def _states_of(store: Store, groups: Sequence[Group]) -> dict[str, GroupState | None]:
+    known = await read_states(store, [group.fingerprint for group in groups])
+    return {name: state for name, (state, _) in known.items()}
 
 
-async def _count_dead(store: Store, groups: Sequence[Group]) -> dict[str, int]:
+async def count_dead(store: Store, groups: Sequence[Group]) -> dict[str, int]:
     """Counts the dead letters of each of these groups."""
     if len(groups) > FEW:
         counted = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         return {str(name): number for (name,), number in counted.items()}
-    return {
-        group.fingerprint: sum(
-            (await store.count(Filter(states=(State.dead,), fingerprint=group.fingerprint))).values()
-        )
-        for group in groups
-    }
+    chosen = {group.fingerprint: Filter(states=(State.dead,), fingerprint=group.fingerprint) for group in groups}
+    return {name: sum((await store.count(filter)).values()) for name, filter in chosen.items()}

@@ -78,18 +78,24 @@ def restore_masked(edited: Json, original: Json, field: str = "payload") -> Json
     return found
 
 
-def _stay_hidden(edited: Json, shown: Json, at: str) -> None:
+def _stay_hidden(edited: Json, shown: Json, field: str) -> None:
     """Refuses an edit that would reveal a masked secret, for example by renaming a header with a secret."""
-    if isinstance(edited, Mapping) and isinstance(shown, Mapping):
-        for name, item in edited.items():
-            _stay_hidden(item, shown[name], f"{at}.{name}")
-    elif isinstance(edited, list) and isinstance(shown, list):
-        for index, item in enumerate(edited):
-            _stay_hidden(item, shown[index], f"{at}[{index}]")
-    elif isinstance(edited, str) and MASK in edited and not (isinstance(shown, str) and MASK in shown):
-        raise InvalidInput(
-            field=at, problem=f"holds {MASK}, which would be shown under this name; write the whole value"
-        )
+    for at, given, seen in _side_by_side(edited, shown, field):
+        if isinstance(given, str) and MASK in given and not (isinstance(seen, str) and MASK in seen):
+            problem = f"holds {MASK}, which would be shown under this name; write the whole value"
+            raise InvalidInput(field=at, problem=problem)
+
+
+def _side_by_side(value: Json, shown: Json, at: str = "") -> Iterator[tuple[str, Json, Json]]:
+    """Walks a value and what is shown of it: yields each path with both parts, down to where one is a leaf."""
+    if isinstance(value, Mapping) and isinstance(shown, Mapping):
+        for name, part in value.items():
+            yield from _side_by_side(part, shown[name], f"{at}.{name}")
+    elif isinstance(value, list) and isinstance(shown, list):
+        for index, (part, seen) in enumerate(zip(value, shown, strict=True)):
+            yield from _side_by_side(part, seen, f"{at}[{index}]")
+    else:
+        yield at, value, shown
 
 
 def _restore(edited: Json, original: Json, shown: Json, at: str) -> Json:
@@ -214,28 +220,29 @@ def _by_marks(shown: _Shown, changed: Mapping[int, Json], free: set[int]) -> dic
 Mark = tuple[str, str]
 
 
-def _marks(item: Json, at: str = "") -> Iterator[Mark]:
+def _marks(item: Json) -> Iterator[Mark]:
     """Yields the texts and ids that identify a changed entry. People change other numbers and switches."""
-    if isinstance(item, Mapping):
-        for name, inner in item.items():
-            yield from _marks(inner, f"{at}.{name}")
-    elif isinstance(item, list):
-        for index, inner in enumerate(item):
-            yield from _marks(inner, f"{at}[{index}]")
-    elif (isinstance(item, str) and MASK not in item) or (isinstance(item, int) and at.lower().endswith("id")):
-        yield at, _text(item)
+    for at, leaf in _leaves(item):
+        if (isinstance(leaf, str) and MASK not in leaf) or (isinstance(leaf, int) and at.lower().endswith("id")):
+            yield at, _text(leaf)
 
 
-def _hidden(original: Json, shown: Json, at: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(value: Json) -> Iterator[tuple[str, Json]]:
+    """Yields every text, number, switch and null of a value with its path: `customer.emails[0]`."""
+    pending: list[tuple[str, Json]] = [("", value)]
+    while pending:
+        at, one = pending.pop()
+        if isinstance(one, Mapping):
+            pending += [(f"{at}.{name}" if at else str(name), part) for name, part in one.items()]
+        elif isinstance(one, list):
+            pending += [(f"{at}[{index}]", part) for index, part in enumerate(one)]
+        else:
+            yield at, one
+
+
+def _hidden(original: Json, shown: Json) -> Iterator[tuple[str, str]]:
     """Yields every value that is shown masked, with its path."""
-    if isinstance(original, Mapping) and isinstance(shown, Mapping):
-        for name, inner in original.items():
-            yield from _hidden(inner, shown[name], f"{at}.{name}")
-    elif isinstance(original, list) and isinstance(shown, list):
-        for index, (inner, seen) in enumerate(zip(original, shown, strict=True)):
-            yield from _hidden(inner, seen, f"{at}[{index}]")
-    elif original != shown:
-        yield at, _text(original)
+    return ((at, _text(was)) for at, was, seen in _side_by_side(original, shown) if was != seen)
 
 
 def _text(item: Json) -> str:
@@ -373,23 +380,12 @@ def find_quoted(payload: Json, texts: Sequence[str]) -> list[str]:
     pieces = {piece for said in texts for piece in _pieces(" ".join(said.split()), LEAST_QUOTE // 2)}
     if not pieces:
         return []
-    return [path for path, text in _strings(payload) if not pieces.isdisjoint(_pieces(" ".join(text.split()), 1))]
+    fields = [(path or "payload", " ".join(text.split())) for path, text in _leaves(payload) if isinstance(text, str)]
+    return [path for path, text in fields if not pieces.isdisjoint(_pieces(text, 1))]
 
 
 def _pieces(text: str, step: int) -> Iterator[str]:
     return (text[start : start + LEAST_QUOTE] for start in range(0, len(text) - LEAST_QUOTE + 1, step))
-
-
-def _strings(value: Json) -> Iterator[tuple[str, str]]:
-    pending: list[tuple[str, Json]] = [("", value)]
-    while pending:
-        at, one = pending.pop()
-        if isinstance(one, str):
-            yield at or "payload", one
-        elif isinstance(one, Mapping):
-            pending += [(f"{at}.{name}" if at else str(name), item) for name, item in one.items()]
-        elif isinstance(one, list):
-            pending += [(f"{at}[{index}]", item) for index, item in enumerate(one)]
 
 
 def taint_of(job: Job, payload: Json) -> list[str]:

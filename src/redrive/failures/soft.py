@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from redrive.core.job import Failure
 from redrive.core.redact import redact_text
+from redrive.failures.classify.codes import read_details
 from redrive.failures.classify.retry_after import wait_of
 from redrive.failures.http_answers import Codes, error_message, read_codes, rpc_code_of
 from redrive.failures.safe_getattr import attribute, clean, http_status, item, text_of
@@ -31,33 +32,13 @@ _ALSO_READ: Final = (
 )  # fmt: skip
 NO_FAILURE: Final = frozenset({type(None), str, int, float, bool, list, tuple, bytes, set})
 """Types whose values are never failures."""
-_STOPS: Final = {
-    "length": "token_budget",
-    "max_tokens": "token_budget",
-    "max_output_tokens": "token_budget",
-    "model_context_window_exceeded": "context_overflow",
-    "content_filter": "refusal",
-    "content_filtered": "refusal",
-    "guardrail_intervened": "refusal",
-    "refusal": "refusal",
-    "safety": "refusal",
-    "recitation": "refusal",
-    "blocklist": "refusal",
-    "prohibited_content": "refusal",
-    "spii": "refusal",
-    "image_safety": "refusal",
-    "image_prohibited_content": "refusal",
-    "image_recitation": "refusal",
-    "language": "refusal",
-    "malformed_function_call": "invalid_output",
-    "malformed_tool_use": "invalid_output",
-    "malformed_model_output": "invalid_output",
-    "malformed_response": "invalid_output",
-    "unexpected_tool_call": "invalid_output",
-    "too_many_tool_calls": "invalid_output",
-    "missing_thought_signature": "invalid_output",
-    "no_image": "invalid_output",
-}
+_STOPS: Final = read_details("""
+    token_budget=length,max_tokens,max_output_tokens context_overflow=model_context_window_exceeded
+    refusal=content_filter,content_filtered,guardrail_intervened,refusal,safety,recitation,blocklist,prohibited_content
+    refusal=spii,image_safety,image_prohibited_content,image_recitation,language
+    invalid_output=malformed_function_call,malformed_tool_use,malformed_model_output,malformed_response
+    invalid_output=unexpected_tool_call,too_many_tool_calls,missing_thought_signature,no_image
+""")
 """Reasons for which a model stops without having done its work, as the providers spell them."""
 _TYPE: Final = ("redrive.SoftFailure",)
 
@@ -114,14 +95,16 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
     codes.add(code)
     read_codes(value, codes)
     found = codes.kept()
-    status = http_status(item(value.get("error"), "code")) or http_status(value.get("api_error_status"))
+    error = value.get("error")
+    status = http_status(item(error, "code")) or http_status(value.get("api_error_status"))
+    named = text_of(value.get("error_kind"), 100) or text_of(item(error, "error_kind"), 100)
     return Failure(
         "soft",
         _TYPE,
         redact_text(clean(message, 2_000)),
-        status=status or http_status(item(value.get("error"), "status")),
+        status=status or http_status(item(error, "status")),
         code=found[0] if found else None,
-        error_kind=text_of(value.get("error_kind"), 100) or _inner_kind(value) or kind or _read_transient(value),
+        error_kind=named or kind or _read_transient(value),
         codes=found,
         rpc_code=rpc_code_of(value),
         retry_after=_read_wait(value),
@@ -132,10 +115,6 @@ def _read_wait(value: Mapping[str, Any]) -> float | None:
     """Reads `retry_after` of a result as a span; an instant would need a clock, and results have none."""
     said = value.get("retry_after")
     return wait_of(item(value.get("error"), "retry_after") if said is None else said, 0.0)
-
-
-def _inner_kind(value: Mapping[str, Any]) -> str | None:
-    return text_of(item(value.get("error"), "error_kind"), 100)
 
 
 def _read_transient(value: Mapping[str, Any]) -> str | None:
@@ -170,9 +149,7 @@ def _show_error(error: object) -> str | None:
 
 
 def _error_key(value: Mapping[str, Any]) -> Failure | None:
-    if not value.get("error"):
-        return None
-    return _failure(_words(value, "the task returned an error"), value)
+    return _failure(_words(value, "the task returned an error"), value) if value.get("error") else None
 
 
 def _no_success(value: Mapping[str, Any]) -> Failure | None:

@@ -61,11 +61,10 @@ def _model(case: Case) -> str | None:
 
 
 def _leave_loop(case: Case, rung: int) -> list[Change]:
-    other = case.abilities.fleet.other(_model(case), case.job.agent)
     agent = _alternate(case)
     new: list[Change] = [_name_mistake(case), AddConstraint("Validate the answer against the schema before giving it.")]
     new += [SetAgent(agent)] if agent else []
-    return new + ([SetModel(other)] if other else [])
+    return new + _another_model(case, rung)
 
 
 def _alternate(case: Case) -> str | None:
@@ -96,10 +95,6 @@ def _output_limit(case: Case) -> int | None:
     return min(limits, default=case.abilities.output_tokens)
 
 
-def _what_was_wrong(case: Case, rung: int) -> list[Change]:
-    return [_name_mistake(case)]
-
-
 def _another_model(case: Case, rung: int) -> list[Change]:
     other = case.abilities.fleet.other(_model(case), case.job.agent)
     return [SetModel(other)] if other else []
@@ -117,7 +112,7 @@ WAYS: Final[dict[str, Way]] = {
     "context_overflow": Way(10.0, _smaller_context, needs=(CompressContext, SetModel, Edit)),
     "hallucination_loop": Way(60.0, _leave_loop),
     "token_budget": Way(10.0, _shorter_answer),
-    "invalid_output": Way(120.0, _what_was_wrong, blind=True),
+    "invalid_output": Way(120.0, lambda case, rung: [_name_mistake(case)], blind=True),
     "model_confusion": Way(120.0, lambda case, rung: [], blind=True),
     "refusal": Way(120.0, _another_model, most=1),
 }
@@ -154,9 +149,10 @@ def _retry_changed(case: Case, way: Way, new: Sequence[Change], *, on_top: int) 
     asked = min(cause.retry_after or 0.0, LONGEST_WAIT)
     wait = max(changed_wait(case, way), asked)
     strategy = "+".join(change_name(change) for change in new) or "once_more"
+    how = ", ".join(_change_in_words(change) for change in new) or "unchanged"
     return RetryLater(
         wait,
-        f"{cause.detail}: tried again in {wait:g} s, {_changes_in_words(new)}{_no_alternate(case)}.",
+        f"{cause.detail}: tried again in {wait:g} s, {how}{_no_alternate(case)}.",
         strategy,
         merge(decode(case.job.changes_json), new) if new else None,
         *read_names(new),
@@ -204,10 +200,6 @@ def change_name(change: Change) -> str:
     return str(type(change).__struct_config__.tag)
 
 
-def _changes_in_words(changes: Sequence[Change]) -> str:
-    return ", ".join(_change_in_words(change) for change in changes) or "unchanged"
-
-
 def _change_in_words(change: Change) -> str:
     match change:
         case CompressContext():
@@ -226,17 +218,14 @@ def _change_in_words(change: Change) -> str:
             return "with the input that the task made of it"
 
 
-def _tries(number: int) -> str:
-    return {0: "no changed try", 1: "one changed try"}.get(number, f"{number} changed tries")
-
-
 def _no_more_rungs(case: Case) -> Decision:
     detail = case.cause.detail
     way, rungs = WAYS.get(detail, OTHERWISE), case.policy.rungs or 0
+    tries = {0: "no changed try", 1: "one changed try"}.get(case.changed_tries, f"{case.changed_tries} changed tries")
     more = " rungs= allows more changed tries." if case.changed_tries >= rungs and way.most is None else ""
     return Bury(
         _no_change(detail),
-        f"Not retried further: {detail}, after {_tries(case.changed_tries)}.",
+        f"Not retried further: {detail}, after {tries}.",
         f"{ADVICE.get(detail, 'Look at what the model answered.')}{more}",
     )
 

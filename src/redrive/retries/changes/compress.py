@@ -8,6 +8,7 @@ missing. Turns are dropped as a whole, so a call always keeps its result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -88,14 +89,11 @@ def _cut_above(draft: Draft, found: list[DraftText], *, most: int, share: int) -
         draft.cut(text, max(SHORTEST, len(text.whole) * share // text.cost))
 
 
-def _cut_old(keep: int) -> Callable[[Draft], None]:
-    def step(draft: Draft) -> None:
-        for text in draft.texts(pinned=False, asked=False) + draft.texts(pinned=False, asked=True):
-            if draft.fits:
-                return
-            draft.cut(text, keep)
-
-    return step
+def _cut_old(draft: Draft, keep: int) -> None:
+    for text in draft.texts(pinned=False, asked=False) + draft.texts(pinned=False, asked=True):
+        if draft.fits:
+            return
+        draft.cut(text, keep)
 
 
 def _drop_old(draft: Draft) -> None:
@@ -106,16 +104,9 @@ def _drop_old(draft: Draft) -> None:
             draft.drop(group)
 
 
-def _level_evidence(draft: Draft) -> None:
-    _level(draft, draft.texts(asked=False))
-
-
-def _level_words(draft: Draft) -> None:
-    _level(draft, draft.texts(asked=True))
-
-
-def _level(draft: Draft, found: list[DraftText]) -> None:
-    """Cut all given texts to the greatest common length that fits: the longest lose most, short ones nothing."""
+def _level(draft: Draft, *, asked: bool) -> None:
+    """Cut all these texts to the greatest common length that fits: the longest lose most, short ones nothing."""
+    found = draft.texts(asked=asked)
     longest = max((text.keep for text in found), default=0)
     level = _greatest(SHORTEST, longest, lambda keep: sum(-draft.saving(text, keep) for text in found), draft)
     for text in found:
@@ -147,8 +138,8 @@ def _greatest(low: int, high: int, change: Callable[[int], int], draft: Draft) -
 
 _STEPS: Final[tuple[Callable[[Draft], None], ...]] = (
     _cut_giants,
-    *(_cut_old(keep) for keep in OLD_TEXT),
+    *(partial(_cut_old, keep=keep) for keep in OLD_TEXT),
     _drop_old,
-    _level_evidence,
-    _level_words,
+    partial(_level, asked=False),
+    partial(_level, asked=True),
 )
