@@ -59,9 +59,9 @@ def is_text(value: object) -> TypeGuard[str]:
     return True
 
 
-def check_texts(**said: object) -> None:
+def check_texts(**texts: object) -> None:
     """Check texts that are stored, by field; None means that the field is not given."""
-    for field, text in said.items():
+    for field, text in texts.items():
         if text is None:
             continue
         if isinstance(text, str) and not is_text(text):
@@ -73,7 +73,7 @@ def check_texts(**said: object) -> None:
 def check_words(who: object, why: object) -> None:
     """Check the actor and the reason of an action, which are stored. An empty text means no reason."""
     check_name("who", who)
-    if why != "":
+    if why is not None and why != "":
         check_texts(why=why)
 
 
@@ -136,7 +136,7 @@ def check_id(field: str, value: object) -> str:
     """Check an id. Any text is accepted: the store decides whether the id exists."""
     if not isinstance(value, str):
         raise InvalidInput(field=field, problem=f"{value!r:.{SHOWN}} is not an id: ids are texts")
-    if not is_text(value):
+    if not value.isascii() and not is_text(value):
         raise InvalidInput(field=field, problem=HALF)
     return value
 
@@ -146,10 +146,10 @@ def is_part_of_id(text: str) -> bool:
     return LEAST_PART <= len(text) <= ID_LENGTH and text.isalnum()
 
 
-def the_only(found: Sequence[T], part: str, field: str) -> T | None:
+def the_only(matches: Sequence[T], part: str, field: str) -> T | None:
     """Return the only match for a part of an id: None if no id has the part or it is too short. Refuses several."""
     if len(part) < LEAST_PART:
         return None
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InvalidInput(field=field, problem=f"{part!r:.{SHOWN}} is part of several ids; give more of it")
-    return found[0] if found else None
+    return matches[0] if matches else None

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
 from redrive.core.store import MAX_PARTS, Applied, Commit, Guard, Outcome, Put, Store, Unknown
 from redrive.errors import CommitUnknown, StaleJob, StoreBusy
@@ -49,12 +50,16 @@ async def commit(
     say whether that happened.
     """
     ((_, outcome),) = await apply_each(store, [Commit(tuple(moves), tuple(puts), tuple(guards))])
+    _check_known(outcome, what)
+    return outcome if isinstance(outcome, Applied) else None
+
+
+def _check_known(outcome: Outcome, what: str) -> None:
     if isinstance(outcome, Unknown):
         problem = f" ({outcome.problem})" if outcome.problem else ""
         raise CommitUnknown(
             f"the store did not confirm that {what}{problem}; check, and repeat it if it did not happen"
         )
-    return outcome if isinstance(outcome, Applied) else None
 
 
 async def try_commit(
@@ -77,8 +82,8 @@ async def commit_in_parts(store: Store, puts: Sequence[Put], *, what: str, size:
 class Proposal(NamedTuple, Generic[T]):
     """Holds one decision: what to write, and the value that the caller is given once it is written."""
 
-    subject: str
-    """What changes, in words: "job x"."""
+    subject: Job | str
+    """What changes: a job, or anything else in words."""
     value: T
     moves: Sequence[Transition] = ()
     puts: Sequence[Put] = ()
@@ -102,9 +107,11 @@ async def decide_and_commit(
         subject, value, moves, puts, done = proposal
         if not moves and not puts:
             return value, ()
-        applied = await commit(store, moves, puts, what=f"{subject} was {done}")
-        if applied is not None:
-            return value, applied.fences
+        ((_, outcome),) = await apply_each(store, [Commit(tuple(moves), tuple(puts))])
+        if isinstance(outcome, Applied):
+            return value, outcome.fences
+        subject = subject if isinstance(subject, str) else f"job {subject.short_id}"
+        _check_known(outcome, f"{subject} was {done}")
         problem = f"{subject} keeps changing, nothing was written; try again"
         busy = StaleJob(problem, job_id=moves[0].job.id) if moves else StoreBusy(problem)
     raise busy

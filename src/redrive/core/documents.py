@@ -106,27 +106,28 @@ class Kind(Generic[T]):
         if ERASURES.get(name, Erasure()) != Erasure(of_job, unwritten):
             raise TypeError(f"kind {name!r}: say the same in core/documents.py, ERASURES, so that stores know it")
         self._encode = msgspec.json.Encoder(order=order).encode
+        self.encode: Callable[[Any], bytes] = (
+            bytes if type is bytes else self._encode_written if unwritten else self._encode
+        )
         self._decoder: msgspec.json.Decoder[Any] | None = None
         KINDS.append(self)
 
     def __repr__(self) -> str:
         return f"<documents of kind {self.name!r}>"
 
-    def encode(self, value: T) -> bytes:
+    def _encode_written(self, value: msgspec.Struct) -> bytes:
         """Writes a value without what may only be shown."""
-        if isinstance(value, bytes):
-            return value
-        if self.unwritten:
-            value = msgspec.structs.replace(value, **_defaults(self.type, self.unwritten))  # type: ignore[type-var]
-        return self._encode(value)
+        fields = msgspec.structs.fields(self.type)
+        defaults = {field.name: field.default for field in fields if field.name in self.unwritten}
+        return self._encode(msgspec.structs.replace(value, **defaults))
 
     def decode(self, value: bytes) -> T:
         if self.type is bytes:
             return value  # type: ignore[return-value]
         if self._decoder is None:
             self._decoder = msgspec.json.Decoder(self.type)
-        found: T = self._decoder.decode(value)
-        return found
+        decoded: T = self._decoder.decode(value)
+        return decoded
 
     def put(self, key: str, value: T, expect: int | None = None) -> Put:
         """Makes the part of a commit that writes this document."""
@@ -166,10 +167,6 @@ class Kind(Generic[T]):
 
         after, _ = await decide_and_commit(store, decide)
         return after
-
-
-def _defaults(type: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {field.name: field.default for field in msgspec.structs.fields(type) if field.name in names}
 
 
 KINDS: Final[list[Kind[Any]]] = []

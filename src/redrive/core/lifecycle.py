@@ -6,13 +6,13 @@ that refuses other moves and the diagram in the docs are generated from MOVES.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, Literal
 
 import msgspec
 
 from redrive.core.advice import for_a_person
-from redrive.core.job import ATTRIBUTES, CYCLE, UNKNOWN, Attempt, Cause, Failure, Job, Lane, State
+from redrive.core.job import ATTRIBUTES, CYCLE, UNKNOWN, Attempt, Cause, Failure, Job, Json, Lane, State
 from redrive.errors import IllegalMove
 
 MAX_GRANTS: Final = 3
@@ -101,10 +101,14 @@ class Transition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def after(self, version: int) -> Job:
         """The job as it is once the store has written this."""
         history = (*self.job.history, self.attempt) if self.attempt else self.job.history
-        said = {ATTRIBUTES.get(name, name): value for name, value in self.set.items()}
+        fields = {ATTRIBUTES.get(name, name): value for name, value in self.set.items()}
         return msgspec.structs.replace(
-            self.job, state=self.to, updated_at=self.at, version=version, history=history, **said
+            self.job, state=self.to, updated_at=self.at, version=version, history=history, **fields
         )
+
+    def before(self, leave_out: Container[str]) -> dict[str, Json]:
+        """The values that this overwrites, by the names under which they are stored."""
+        return {name: getattr(self.job, ATTRIBUTES.get(name, name)) for name in self.set if name not in leave_out}
 
 
 def _move(
@@ -380,6 +384,8 @@ def pulled(job: Job, at: float, *, max_attempts: int, who: str, why: str) -> Tra
     return redriven(job, at, max_attempts=max_attempts, who=who, why=why, run_at=at, fresh=False)
 
 
+_STAYS_UNKNOWN: Final[Mapping[str, object]] = {"detail": UNKNOWN}
+"""What an end keeps of a job with an unknown outcome, because the job may be brought back."""
 DEFERRED: Final = "deferred"
 ERASED: Final = "erased"
 """Why a job was ended whose contents were erased. Every other reason of its moves leaves with the contents."""
@@ -417,16 +423,13 @@ def resolved(job: Job, at: float, *, who: str, why: str) -> Transition:
 
 
 def cancelled(job: Job, at: float, *, who: str | None, why: str | None, attempt: Attempt | None = None) -> Transition:
-    return _move("cancelled", job, at, _ending_fields(job, "cancelled"), attempt=attempt, who=who, why=why)
+    fields = {"because": "cancelled", **(_STAYS_UNKNOWN if job.may_have_landed else {})}
+    return _move("cancelled", job, at, fields, attempt=attempt, who=who, why=why)
 
 
 def discarded(job: Job, at: float, *, who: str, why: str | None) -> Transition:
-    return _move("discarded", job, at, _ending_fields(job, "discarded"), who=who, why=why)
-
-
-def _ending_fields(job: Job, because: str) -> dict[str, object]:
-    """Returns the reason of the end. An unknown outcome stays in `detail`, because the job may be brought back."""
-    return {"because": because, "detail": UNKNOWN} if job.may_have_landed else {"because": because}
+    fields = {"because": "discarded", **(_STAYS_UNKNOWN if job.may_have_landed else {})}
+    return _move("discarded", job, at, fields, who=who, why=why)
 
 
 def restored(job: Job, at: float, *, who: str, why: str | None) -> Transition:

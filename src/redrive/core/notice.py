@@ -128,9 +128,9 @@ class Notice(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 def insert_words(text: str, quotes: Sequence[Quote], jobs: Mapping[str, Job]) -> str:
     """Insert the jobs' words into a text, as far as the jobs still have these words."""
     first, *rest = text.split(QUOTED)
-    said = [_read_quote(quote, jobs.get(quote.job_id)) for quote in quotes]
-    said += [""] * (len(rest) - len(said))
-    return first + "".join(words + part for words, part in zip(said, rest, strict=False))
+    quoted = [_read_quote(quote, jobs.get(quote.job_id)) for quote in quotes]
+    quoted += [""] * (len(rest) - len(quoted))
+    return first + "".join(words + part for words, part in zip(quoted, rest, strict=False))
 
 
 def _read_quote(quote: Quote, job: Job | None) -> str:
@@ -210,16 +210,16 @@ def owner_inbox(owner: str) -> str:
 
 _BROUGHT_BEFORE: Final = ("recalled", "rerouted")
 """Moves that may bring a job to the attention of its current owner."""
-
-
-def escalates(move: Transition) -> bool:
-    """Return whether a move may concern an owner: most moves name none and need no further check."""
-    return move.set.get("owner") is not None or move.move in _BROUGHT_BEFORE
+TELLING: Final = frozenset({"held_back", *_BROUGHT_BEFORE})
+"""Moves that may have a notice even if the job is a plain one, and no owner is named anew."""
 
 
 def escalation_for(move: Transition) -> Notice | None:
     """Write the notice for the owner of a dead letter: one per error group, for any number of dead letters."""
-    if move.move not in ("buried", "deferred", *_BROUGHT_BEFORE):
+    if move.move in _BROUGHT_BEFORE:
+        if move.who not in ("scheduler", "redrive"):
+            return None  # a person is working on the dead letter
+    elif move.move not in ("buried", "deferred") or move.set.get("owner") is None:
         return None
     job = move.after(0)
     if (
@@ -228,8 +228,6 @@ def escalation_for(move: Transition) -> Notice | None:
         or (job.state is State.dead and job.lane != "manual")
     ):
         return None
-    if move.move in _BROUGHT_BEFORE and move.who not in ("scheduler", "redrive"):
-        return None  # a person is working on the dead letter
     kind = DEFERRED if move.to is State.held else ESCALATED
     title = f"{job.task} is postponed for you" if kind == DEFERRED else f"{job.task} needs {job.owner}"
     until = f"It comes back at {iso(job.run_at)}" if kind == DEFERRED else None
@@ -308,8 +306,8 @@ def _by(move: Transition) -> str:
 
 
 def _sentences(*parts: str | None) -> str:
-    said = [part.strip() for part in parts if part and part.strip()]
-    text = " ".join(part if part[-1] in ".!?" else f"{part}." for part in dict.fromkeys(said))
+    stripped = [part.strip() for part in parts if part and part.strip()]
+    text = " ".join(part if part[-1] in ".!?" else f"{part}." for part in dict.fromkeys(stripped))
     return text if len(text) <= TEXT_CAP else f"{text[:TEXT_CAP]}…"
 
 
@@ -383,10 +381,10 @@ def digest_of_content(notice: Notice) -> str:
     """Return a digest that is the same for notices with the same content: one group of one task, or the same words. A
     pain that came back, or that is repeated because it lasts, has another digest."""
     quoted = "".join(f"\0{quote.job_id}" for quote in notice.quotes)
-    said = notice.fingerprint or f"{notice.title}\0{notice.text}{quoted}"
+    content = notice.fingerprint or f"{notice.title}\0{notice.text}{quoted}"
     if notice.severity:
-        said = f"{notice.id}\0{notice.at}\0{notice.turn}"
-    return hashlib.sha256(f"{notice.kind}\0{notice.task}\0{said}".encode()).hexdigest()[:16]
+        content = f"{notice.id}\0{notice.at}\0{notice.turn}"
+    return hashlib.sha256(f"{notice.kind}\0{notice.task}\0{content}".encode()).hexdigest()[:16]
 
 
 def plan(
@@ -410,7 +408,7 @@ def plan(
     by_kind: dict[str, list[list[Waiting]]] = {}
     for group in groups.values():
         by_kind.setdefault(group[0][1].kind, []).append(group)
-    messages = [message for kind, found in by_kind.items() for message in _fit_into(found, BURST - used[kind])]
+    messages = [message for kind, alike in by_kind.items() for message in _fit_into(alike, BURST - used[kind])]
     return sorted(messages, key=lambda message: message.keys[0])
 
 

@@ -30,14 +30,9 @@ class SystemClock:
     When the wall clock goes back, the scheduler gives jobs that were stamped in the future their delay anew.
     """
 
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def chance(self) -> float:
-        return random.random()
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+    chance = staticmethod(random.random)
 
     def uptime(self) -> float:
         """Returns the seconds since the machine started, sleep included: a laptop that slept has not jumped."""

@@ -8,9 +8,9 @@ per commit, by its last move, after the commit is durable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from inspect import isfunction
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -18,7 +18,7 @@ from redrive.core.commit import commit
 from redrive.core.documents import INBOX, WAITING
 from redrive.core.job import Job
 from redrive.core.lifecycle import Transition
-from redrive.core.notice import ESCALATED, Notice, escalates, escalation_for, find_replaced, notice_for, waiting_key
+from redrive.core.notice import ESCALATED, TELLING, Notice, escalation_for, find_replaced, notice_for, waiting_key
 from redrive.core.store import MAX_PARTS, Applied, Commit, Inserted, Outcome, Put, Store
 from redrive.engine.bus import Bus, BusEvent
 
@@ -54,18 +54,32 @@ class PublishingStore:
         return inserted
 
     async def apply(self, group: Sequence[Commit]) -> list[Outcome]:
-        tells = any(_may_have_notice(move) or escalates(move) for change in group for move in change.transitions)
-        notices = [_make_notices(change) for change in group] if tells else []
-        beside = [_add_notices(change, made) for change, made in zip(group, notices, strict=True)] if tells else []
-        outcomes = await self._store.apply([change for change, _ in beside] if tells else group)
-        applied = [isinstance(outcome, Applied) for outcome in outcomes]
-        for made, (_, late), done in zip(notices, beside, applied if tells else (), strict=True):
-            if done:
-                await self._write_late(late)
-                self._publish_notices(made)
-        if moves := _list_last_moves(change for change, done in zip(group, applied, strict=True) if done):
+        tells = any(  # most moves are of plain jobs and name no owner
+            move.job.reason != "direct" or move.move in TELLING or "reason" in move.set or move.set.get("owner")
+            for change in group
+            for move in change.transitions
+        )
+        told = [_add_notices(change) for change in group] if tells else []
+        outcomes = await self._store.apply([one.commit for one in told] if tells else group)
+        if tells:
+            await self._follow(told, outcomes)
+        moves: list[Transition] = []
+        for change, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Applied):
+                several = len(change.transitions) > 1
+                moves += {move.job.id: move for move in change.transitions}.values() if several else change.transitions
+        if moves:
             self._bus.publish_moves(moves)
         return outcomes
+
+    async def _follow(self, told: Sequence[ToldCommit], outcomes: Sequence[Outcome]) -> None:
+        """Write the notices that did not fit, and publish all but escalations: of these dead letters the bus hears."""
+        for (_, notices, late), outcome in zip(told, outcomes, strict=True):
+            if isinstance(outcome, Applied):
+                await self._write_late(late)
+                for notice in notices:
+                    if notice.kind != ESCALATED:
+                        publish_notice(self._bus, notice)
 
     async def _write_late(self, puts: Sequence[Put]) -> None:
         """Write what did not fit beside the moves of a commit. The moves stand, whatever becomes of it."""
@@ -76,32 +90,27 @@ class PublishingStore:
             except Exception as error:  # noqa: BLE001 - the caller that moved the jobs must not do it again
                 log.critical("%d messages could not be written, their jobs have moved: %r", len(part), error)
 
-    def _publish_notices(self, notices: Sequence[Notice]) -> None:
-        """Publish all but escalations, which are one message for many dead letters that the bus has heard of."""
-        for notice in notices:
-            if notice.kind != ESCALATED:
-                publish_notice(self._bus, notice)
-
 
 def wrap_store(store: Store, bus: Bus) -> Store:
     """Return the store, wrapped so that its commits write their notices and are published on this bus."""
     return cast("Store", PublishingStore(store, bus))
 
 
-def _list_last_moves(commits: Iterable[Commit]) -> list[Transition]:
-    """List the moves of these commits; of a job that one commit moves twice, the last."""
-    moves: list[Transition] = []
-    for change in commits:
-        several = len(change.transitions) > 1
-        moves += {move.job.id: move for move in change.transitions}.values() if several else change.transitions
-    return moves
+class ToldCommit(NamedTuple):
+    """A commit with its notices, as far as there was room, and the rest that must follow."""
+
+    commit: Commit
+    notices: list[Notice]
+    late: Sequence[Put]
 
 
-def _add_notices(change: Commit, notices: Sequence[Notice]) -> tuple[Commit, Sequence[Put]]:
-    """Add its notices to a commit, as far as there is room, and returns what must follow."""
+def _add_notices(change: Commit) -> ToldCommit:
+    """Add its notices to a commit, each once: an owner is told of a group once, however many of its jobs move."""
+    made = [_compose(move, compose) for compose in (notice_for, escalation_for) for move in change.transitions]
+    notices = list({(notice.session_id, notice.id): notice for notice in made if notice is not None}.values())
     puts = [put for notice in notices for put in make_puts(notice)] + _drop_replaced(change, notices)
     room = max(0, MAX_PARTS - len(change.transitions) - len(change.puts) - len(change.guards))
-    return msgspec.structs.replace(change, puts=(*change.puts, *puts[:room])), puts[room:]
+    return ToldCommit(msgspec.structs.replace(change, puts=(*change.puts, *puts[:room])), notices, puts[room:])
 
 
 def publish_notice(bus: Bus, notice: Notice) -> None:
@@ -140,22 +149,7 @@ def _drop_replaced(change: Commit, notices: Sequence[Notice]) -> list[Put]:
     return [INBOX.drop(f"{session_id}/{id}") for session_id, id in replaced if id is not None]
 
 
-def _make_notices(change: Commit) -> list[Notice]:
-    """Make the notices of a commit, each once: an owner is told of a group once, however many of its jobs move."""
-    notices = [
-        notice for move in change.transitions if _may_have_notice(move) and (notice := _compose(move)) is not None
-    ]
-    owned = filter(escalates, change.transitions)
-    notices += [notice for move in owned if (notice := _compose(move, escalation_for)) is not None]
-    return list({(notice.session_id, notice.id): notice for notice in notices}.values())
-
-
-def _may_have_notice(move: Transition) -> bool:
-    """Whether a move may have a notice: plain jobs, which are most, have none unless they have a question."""
-    return move.job.reason != "direct" or move.move == "held_back" or "reason" in move.set
-
-
-def _compose(move: Transition, compose: Callable[[Transition], Notice | None] = notice_for) -> Notice | None:
+def _compose(move: Transition, compose: Callable[[Transition], Notice | None]) -> Notice | None:
     """Make the notice of a move. A notice that cannot be made must not cost the job its result."""
     try:
         return compose(move)
