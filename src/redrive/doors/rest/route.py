@@ -20,7 +20,7 @@ from starlette.routing import Route as StarletteRoute
 
 from redrive.core.job import Json
 from redrive.core.json_keys import RepeatedKey, refuse_repeated_keys
-from redrive.core.tokens import Caller, Role
+from redrive.core.tokens import ROLES, Caller, Role
 from redrive.core.words import clipped
 from redrive.doors.rest.inputs import WHO, Filters, RequestFields, read_moment
 from redrive.doors.web.problems import Problem, RequestRefused, problem, problem_for, problem_response
@@ -171,48 +171,59 @@ class Routes(list[Route]):
 
 def endpoints(table: Iterable[Route], rd: Redrive, feed: Feed) -> list[StarletteRoute]:
     """Makes one endpoint for each path, in the order of the table: the first that fits a path is asked."""
-    paths: dict[str, dict[str, Route]] = {}
+    paths: dict[str, dict[str, Endpoint]] = {}
     for route in table:
-        paths.setdefault(route.path, {})[route.method] = route
-    return [StarletteRoute(path, PathEndpoint(routes, rd, feed)) for path, routes in paths.items()]
+        methods = (route.method, "HEAD") if route.method == "GET" else (route.method,)
+        paths.setdefault(route.path, {}).update(dict.fromkeys(methods, Endpoint(route, rd, feed)))
+    return [StarletteRoute(path, PathEndpoint(methods)) for path, methods in paths.items()]
 
 
 class PathEndpoint:
-    """Answers every request to one path: reads it, calls its route, and answers with JSON or a problem."""
+    """Passes every request to one path on to the endpoint of its method."""
 
-    def __init__(self, routes: Mapping[str, Route], rd: Redrive, feed: Feed) -> None:
-        self._routes = routes
-        self._rd = rd
-        self._feed = feed
+    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._answer(Request(scope, receive))
+        answer: ASGIApp
+        if (endpoint := self._endpoints.get(scope["method"])) is not None:
+            answer = await endpoint.answer(Request(scope, receive))
+        else:
+            refusal = problem("method-not-allowed", f"{scope['method']} is not for this path")
+            answer = problem_response(refusal, {"allow": ", ".join(sorted(self._endpoints))})
         await answer(scope, receive, send)
 
-    async def _answer(self, request: Request) -> ASGIApp:
-        route = self._routes.get("GET" if request.method == "HEAD" else request.method)
-        if route is None:
-            allowed = {*self._routes, *(["HEAD"] if "GET" in self._routes else [])}
-            refusal = problem("method-not-allowed", f"{request.method} is not for this path")
-            return problem_response(refusal, {"allow": ", ".join(sorted(allowed))})
+
+class Endpoint:
+    """Answers the requests to one route: reads each, calls the handler, and answers with JSON or a problem."""
+
+    def __init__(self, route: Route, rd: Redrive, feed: Feed) -> None:
+        self._route = route
+        self._rd = rd
+        self._feed = feed
+        self._roles = frozenset(role for role in ROLES if Caller(None, role).may(route.needs))
+
+    async def answer(self, request: Request) -> ASGIApp:
         try:
-            read = await self._read(route, request)
-            return _make_response(route, await route.handle(read), read.root)
+            read = await self._read(request)
+            return _make_response(self._route, await self._route.handle(read), read.root)
         except Exception as error:  # noqa: BLE001 - answered; a defect is logged with its traceback
             headers = error.headers if isinstance(error, RequestRefused) else None
             return problem_response(problem_for(error, request.url.path), headers)
 
-    async def _read(self, route: Route, request: Request) -> ApiRequest:
+    async def _read(self, request: Request) -> ApiRequest:
+        route = self._route
         caller: Caller | None = None if route.is_open else request.scope[CALLER]
-        if caller is not None and (why := caller.lacks(route.needs)) is not None:
-            raise RequestRefused(problem("forbidden-role", why))
+        if caller is not None and caller.role not in self._roles:
+            raise RequestRefused(problem("forbidden-role", caller.lacks(route.needs)))
         query, body = read_query(request.query_params.multi_items(), route.query), None
         if route.body is not None:
             body = await read_body(request, route.body, self._rd.settings.payload_limit + ENVELOPE)
         if caller is not None:
             if getattr(query, "secrets", False) and (why := caller.lacks("act")) is not None:
                 raise RequestRefused(problem("forbidden-role", f"secrets: {why}", field="secrets"))
-            query, body = _sign(query, caller), _sign(body, caller)
+            if route.method != "GET":  # looking is not recorded
+                query, body = _sign(query, caller), _sign(body, caller)
         root = request.scope.get("root_path", "")
         return ApiRequest(self._rd, self._feed, request.path_params, query, body, request.headers, root)
 

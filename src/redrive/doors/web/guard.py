@@ -15,8 +15,8 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 from redrive.core.tokens import ANYONE, Caller, cookie_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 SAFE: Final = frozenset({"GET", "HEAD"})
+_SAME_SITE: Final = frozenset({"same-origin", "none"})
 COOKIE_SECONDS: Final = 30 * 86400
 PARAMETER: Final = "token"
 """The query parameter of the link that gives a browser its cookie."""
@@ -96,6 +97,13 @@ def allowed_origins(hosts: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
 
 
+class _Ours(NamedTuple):
+    """The Host and Origin headers that are ours, in small letters."""
+
+    hosts: frozenset[str]
+    origins: frozenset[str]
+
+
 class HttpGuard:
     """Checks Host, then Origin, then the token, before any route sees a request.
 
@@ -114,8 +122,9 @@ class HttpGuard:
         open_paths: frozenset[str] = frozenset(),
     ) -> None:
         self._app = app
-        self._hosts = None if hosts is None else frozenset(hosts)
-        self._also = frozenset(name.lower() for name in also)
+        self._hosts = hosts
+        self._also = also
+        self._ours = cache(self._list_ours)
         self._tokens = tokens
         self._cookie = cookie
         self._open_paths = open_paths
@@ -124,12 +133,12 @@ class HttpGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, receive, _harden(send))
+            await self._http(scope, receive, partial(_send_hardened, send))
         else:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller | Problem | None = self._check_place(scope)
+        caller = self._check_place(scope) or (ANYONE if self._tokens is None else None)
         if caller is None and path_of(scope) not in self._open_paths:
             if (cookies := await self._make_cookies(scope)) is not None:
                 await _redirect(scope, send, cookies)
@@ -155,22 +164,24 @@ class HttpGuard:
 
     def _check_place(self, scope: Scope) -> Problem | None:
         """Refuses a wrong Host or Origin. A header that is sent twice is refused: it is a trick."""
-        hosts = self._allowed_hosts(scope)
-        host, origin = (_headers(scope, name) for name in (b"host", b"origin"))
-        if len(host) != 1 or _text(host[0]) not in hosts:
+        _, port = scope.get("server") or ("", None)
+        ours = self._ours(port or 0)
+        host, origin, site = (
+            [value.decode("latin-1").lower() for value in _headers(scope, name)]
+            for name in (b"host", b"origin", b"sec-fetch-site")
+        )
+        if len(host) != 1 or host[0] not in ours.hosts:
             return problem("misdirected", "the Host header names no host of this server")
-        if len(origin) > 1 or (origin and _text(origin[0]) not in allowed_origins(hosts)):
+        if len(origin) > 1 or not ours.origins.issuperset(origin):
             return problem("forbidden-origin", "this Origin may not ask here")
-        fetched = _headers(scope, b"sec-fetch-site")
-        if scope["method"] not in SAFE and any(_text(site) not in ("same-origin", "none") for site in fetched):
+        if scope["method"] not in SAFE and not _SAME_SITE.issuperset(site):
             return problem("forbidden-origin", "another site may not change anything here")
         return None
 
-    def _allowed_hosts(self, scope: Scope) -> frozenset[str]:
-        if self._hosts is not None:
-            return self._hosts | self._also
-        _, port = scope.get("server") or ("", 0)
-        return frozenset(allowed_hosts("localhost", port or 0)) | self._also
+    def _list_ours(self, port: int) -> _Ours:
+        names = allowed_hosts("localhost", port) if self._hosts is None else self._hosts
+        hosts = frozenset((*names, *(name.lower() for name in self._also)))
+        return _Ours(hosts, frozenset(allowed_origins(hosts)))
 
     async def _find_caller(self, scope: Scope) -> Caller | Problem:
         """Finds whose token a request shows. A store that does not answer is the problem, not the token."""
@@ -219,10 +230,6 @@ def path_of(scope: Scope) -> str:
     """Gives the path within this app, wherever the app is mounted."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
-
-
-def _text(value: bytes) -> str:
-    return value.decode("latin-1").lower()
 
 
 def _headers(scope: Scope, name: bytes) -> list[bytes]:
@@ -322,14 +329,10 @@ async def _send(send: Send, why: Problem, media: str, body: bytes, *more: tuple[
     await send({"type": "http.response.body", "body": body})
 
 
-def _harden(send: Send) -> Send:
-    """Adds the headers that every answer has, where the answer does not set them itself."""
-
-    async def send_hardened(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            own = {name.lower() for name, _ in message.get("headers", ())}
-            more = [(name, value) for name, value in HEADERS.items() if name not in own]
-            message = {**message, "headers": [*message.get("headers", ()), *more]}
-        await send(message)
-
-    return send_hardened
+async def _send_hardened(send: Send, message: Message) -> None:
+    """Sends a message with the headers that every answer has, where the answer does not set them itself."""
+    if message["type"] == "http.response.start":
+        own = {name.lower() for name, _ in message.get("headers", ())}
+        more = [(name, value) for name, value in HEADERS.items() if name not in own]
+        message = {**message, "headers": [*message.get("headers", ()), *more]}
+    await send(message)
