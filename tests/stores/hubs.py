@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from redrive.core.store import Store
 from redrive.doors.web import hub as door
 from redrive.doors.web.guard import HttpGuard
-from redrive.doors.web.server import listen, make_web_server
+from redrive.doors.web.server import GRACE, WebServer, listen, make_web_server
 from redrive.stores.remote import Hub, RemoteStore
 from redrive.stores.remote.http import HttpTransport, read_servers
 from redrive.stores.remote.nats import NatsHub, NatsTransport
@@ -26,15 +26,30 @@ Serve = Callable[[Store], AbstractAsyncContextManager[str]]
 
 @asynccontextmanager
 async def over_http(store: Store) -> AsyncIterator[str]:
+    """The server is stopped step by step: uvicorn's own way sleeps twice, for clients that are still there."""
     app: Any = SimpleNamespace(make_hub=lambda: Hub(store))
     sock = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     served = make_web_server(HttpGuard(Starlette(routes=door.routes(app)), hosts=None, tokens=None))
-    serving = asyncio.ensure_future(served.serve(sockets=[sock]))
+    served.config.load()
+    served.lifespan = served.config.lifespan_class(served.config)
+    await served.startup(sockets=[sock])
     try:
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        yield url
     finally:
-        served.should_exit = True
-        await serving
+        await _stop(served)
+
+
+async def _stop(served: WebServer) -> None:
+    for server in served.servers:
+        server.close()
+    for connection in tuple(served.server_state.connections):
+        connection.shutdown()
+    if tasks := tuple(served.server_state.tasks):
+        _, late = await asyncio.wait(tasks, timeout=GRACE)
+        for task in late:
+            task.cancel()
+    await served.lifespan.shutdown()
 
 
 @asynccontextmanager

@@ -44,6 +44,14 @@ async def test_certificates_that_cannot_be_read_are_told(monkeypatch: pytest.Mon
         await asked(9)
 
 
+async def test_no_certificate_is_read_where_no_hub_has_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file")
+    async with receiving(answer("200 OK", b"answer", content_type=MEDIA)) as hub:
+        transport = HttpTransport(read_servers(f"http://127.0.0.1:{hub.port}", "secret"))
+        assert await transport.ask(b"request", 5.0) == b"answer"
+        await transport.close()
+
+
 def test_the_command_names_them_in_one_line(tmp_path: Path) -> None:
     variables = {"REDRIVE_URL": "https://hooks.example", "REDRIVE_TOKEN": "x", "SSL_CERT_FILE": "/no/such/file"}
     ran = subprocess.run(

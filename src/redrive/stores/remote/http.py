@@ -38,10 +38,17 @@ def read_servers(url: str, token: str | None) -> list[HubServer]:
     return [HubServer(part.strip(), token) for part in url.split(",") if part.strip()]
 
 
-def _trusted() -> ssl.SSLContext:
-    """Trust the authorities of SSL_CERT_FILE or SSL_CERT_DIR, else the system's. Proxies are not read."""
+def _trusted(known: list[HubServer]) -> ssl.SSLContext:
+    """Trust the authorities of SSL_CERT_FILE or SSL_CERT_DIR, else the system's; nobody where no hub has https.
+
+    Proxies are not read.
+    """
+    import ssl
+
     import httpx2
 
+    if not any(server.shown.startswith("https:") for server in known):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # reading the authorities takes 20 ms
     try:
         return httpx2.create_ssl_context()
     except OSError as error:
@@ -112,7 +119,7 @@ class HttpTransport:
 
                 limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
                 self._client = httpx2.AsyncClient(
-                    limits=limits, verify=_trusted(), trust_env=False, follow_redirects=False
+                    limits=limits, verify=_trusted(self._servers), trust_env=False, follow_redirects=False
                 )
             return self._client
 
