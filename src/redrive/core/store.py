@@ -7,6 +7,7 @@ loop. One contract suite (tests/stores) runs against every store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import msgspec
@@ -521,3 +522,9 @@ class Store(Protocol):
 
     async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
         """Sleep until something changed since the claim that gave this mark or `woken` is set (True), or so long."""
+
+    def follow(self, ids: Collection[str], changed: asyncio.Event) -> AbstractAsyncContextManager[None]:
+        """Inside `async with`, set the event soon after another process has moved one of these jobs.
+
+        It may be set for nothing, or never: who waits looks from time to time as well.
+        """

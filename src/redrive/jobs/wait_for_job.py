@@ -79,7 +79,7 @@ async def read_result(store: Store, job: Job) -> str | None:
 async def wait_for_answer(
     core: Core, ids: Collection[str], look: Callable[[], Awaitable[T | None]], limit: float | None = None
 ) -> T:
-    """Look until there is an answer: at once when the bus of this process tells of a change, else from time to time.
+    """Look until there is an answer: at once when this or another process tells of a change, else from time to time.
 
     The first look has no limit of time: an answer that is there already counts.
     """
@@ -92,18 +92,25 @@ async def wait_for_answer(
 
     subscription = core.bus.subscribe("*", notice)
     try:
-        answer = await look()
-        async with asyncio.timeout(limit):
-            while answer is None:
-                await _wait_for_change(changed)
-                answer = await look()
-        return answer
+        async with core.store.follow(ids, changed):
+            return await _look_until_answered(look, changed, limit)
     finally:
         subscription.close()
 
 
+async def _look_until_answered(
+    look: Callable[[], Awaitable[T | None]], changed: asyncio.Event, limit: float | None
+) -> T:
+    answer = await look()
+    async with asyncio.timeout(limit):
+        while answer is None:
+            await _wait_for_change(changed)
+            answer = await look()
+    return answer
+
+
 async def _wait_for_change(changed: asyncio.Event) -> None:
-    """Wait until the bus tells of a change, or it is time to look again."""
+    """Wait until there is word of a change, or it is time to look again."""
     try:
         async with asyncio.timeout(FOLLOW_SECONDS):
             await changed.wait()

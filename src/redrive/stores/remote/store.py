@@ -13,8 +13,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -300,6 +300,10 @@ class RemoteStore:
         asking = self._ask("wait", mark, min(seconds, WAIT_SECONDS), seconds=seconds + ANSWER_SECONDS)
         done = await self._until_woken(asking, event, seconds)
         return event.is_set() or (done is not None and bool(done.result()))
+
+    def follow(self, ids: Collection[str], changed: asyncio.Event) -> AbstractAsyncContextManager[None]:
+        """Set nothing: callers look from time to time."""
+        return nullcontext()
 
     async def _until_woken(
         self, asking: Coroutine[Any, Any, T], woken: asyncio.Event, seconds: float | None = None

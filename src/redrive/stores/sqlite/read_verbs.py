@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -89,6 +90,10 @@ class ReadVerbs(ABC):
     async def wait(self, mark: int, seconds: float, woken: asyncio.Event | None = None) -> bool:
         await self._ready()
         return await self._waiters.wait(mark, seconds, woken)
+
+    def follow(self, ids: Collection[str], changed: asyncio.Event) -> AbstractAsyncContextManager[None]:
+        """Set nothing: a store that is not told at once of other processes' commits leaves its callers to look."""
+        return nullcontext()
 
     async def claim_next(
         self,

@@ -9,7 +9,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,16 +25,16 @@ from redrive.stores.sqlite import claims, commits, fork_guard, records, rollups,
 from redrive.stores.sqlite.batches import make_batches
 from redrive.stores.sqlite.liveness import Observer, ProcessLock
 from redrive.stores.sqlite.machine import Machine, Taken, list_routes
+from redrive.stores.sqlite.process_wakeups import DUE, MOVED, WakeupSender, WakeupSocket, make_socket_name
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.schema import read_schema_number
 from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim, claim_nothing
 from redrive.stores.sqlite.wakeups import ForeignCommits
+from redrive.stores.sqlite.watcher import JobFollowers, Watcher
 from redrive.stores.sqlite.writer import Work, Writer
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
-WATCH_SECONDS = 0.04
-"""How often a waiting process looks for other processes' commits."""
 OBSERVE_SECONDS = 1.0
 """How often a claim looks for ended leases."""
 STAMP_SECONDS = 3.0
@@ -75,6 +76,10 @@ class SqliteStore(ReadVerbs):
         """The last claim filled every slot, so skip the cheap "is anything due?" check."""
         self._insert = partial(self._insert_all, self._machine)
         """One function for all callers, so that the writer sees that their inserts go together."""
+        socket = self._lock.folder / make_socket_name(self._lock.name)
+        self._wakeup_socket = WakeupSocket(socket, self.path)
+        self._sender = WakeupSender(socket)
+        self._followers = JobFollowers()
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -99,11 +104,19 @@ class SqliteStore(ReadVerbs):
             if writer is None or writer.refused:
                 if self._temporary:
                     self._temporary.mkdir(mode=0o700, exist_ok=True)  # the store was closed and is used again
-                writer = self._writer = Writer(self.path, self._wake, self._lock.take, self._serve_standing)
+                writer = self._writer = self._make_writer()
                 writer.start()
                 self._start_readers()
         await writer.ready()
         return writer
+
+    def _make_writer(self) -> Writer:
+        return Writer(self.path, self._wake, self._enter, self._serve_standing, self._wake_others)
+
+    def _enter(self) -> None:
+        """Show that this process lives, and remove what killed processes have left."""
+        self._lock.take()
+        self._sender.refresh()
 
     async def close(self) -> None:
         """Take the parts out first, so that a cancelled close leaves a store that can be used again.
@@ -112,7 +125,7 @@ class SqliteStore(ReadVerbs):
         the only one (see `rewrite_log`).
         """
         writer, readers, watcher = self._writer, self._readers, self._watcher
-        lock, closed = self._lock, self._closed
+        lock, closed, socket, sender = self._lock, self._closed, self._wakeup_socket, self._sender
         if writer is None or self._generation != fork_guard.generation:
             return
         self._wake()
@@ -123,7 +136,9 @@ class SqliteStore(ReadVerbs):
         if readers is not None:
             await loop.run_in_executor(None, readers.shutdown)
         if watcher is not None:
+            socket.interrupt()
             await loop.run_in_executor(None, watcher.join)
+        sender.close()
         lock.release()
         writer.guard.release()
         if self._temporary:
@@ -177,6 +192,7 @@ class SqliteStore(ReadVerbs):
                 lambda connection: machine.apply(connection, group, ready),
                 before=machine.routes.make(commits.list_routes(moved)),
                 wakes=wakes,
+                tells=True,
             )
         except CommitUnknown as error:
             return [Unknown(str(error))] * len(group)
@@ -352,6 +368,17 @@ class SqliteStore(ReadVerbs):
         if self.failed is not None:
             self._failure_waiters.wake()
 
+    def _wake_others(self, due: bool) -> None:
+        """Wake the other processes that wait, in the writer's thread, after a commit that concerns them."""
+        self._sender.send(DUE if due else MOVED)
+
+    @asynccontextmanager
+    async def follow(self, ids: Collection[str], changed: asyncio.Event) -> AsyncIterator[None]:
+        await self._ready()
+        self._watch()
+        with self._followers.added(ids, changed):
+            yield
+
     def _watch(self) -> None:
         """Look for other processes' commits from now on, also those between this claim and the wait after it."""
         if self._watcher is None:
@@ -365,9 +392,7 @@ class SqliteStore(ReadVerbs):
 
     def _look_around(self, foreign: ForeignCommits, closed: threading.Event) -> None:
         try:
-            while not closed.wait(WATCH_SECONDS):
-                if self._waiters and foreign.came():
-                    self._wake()
+            Watcher(foreign, self._wakeup_socket, self._waiters, self._followers, self._wake, closed).run()
         finally:
             foreign.close()
 

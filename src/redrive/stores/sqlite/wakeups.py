@@ -13,10 +13,17 @@ import apsw
 
 from redrive.stores.sqlite.connection import open_reader
 from redrive.stores.sqlite.fork_guard import use
+from redrive.stores.sqlite.records import select
 
 log = logging.getLogger("redrive.store")
 T = TypeVar("T")
 TURNS: Final = 10
+MOVED: Final = 1_000
+"""How many moves are read at once; after more, any job may have moved."""
+_MOVED: Final = (
+    "SELECT moves.seq, jobs.id FROM moves JOIN jobs ON jobs.seq = moves.job"
+    " WHERE moves.seq > ? ORDER BY moves.seq LIMIT ?"
+)
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
@@ -93,6 +100,8 @@ class ForeignCommits:
         self._path = path
         self._connection: apsw.Connection | None = None
         self._seen: object = None
+        self._last_move: int | None = None
+        """The last move that `list_moved` has read."""
         self._failing = False
         self.came()
 
@@ -110,6 +119,29 @@ class ForeignCommits:
         self._failing = False
         seen, self._seen = self._seen, now
         return seen != now
+
+    def list_moved(self) -> list[str] | None:
+        """List the jobs that have moved since the last call; None where any may have."""
+        try:
+            with use:
+                return self._read_moved()
+        except apsw.Error:  # `came` logs what keeps this process from looking
+            self._last_move = None
+            return None
+
+    def skip_moved(self) -> None:
+        """Read no moves, as nobody asks; the next list cannot tell what moved meanwhile."""
+        self._last_move = None
+
+    def _read_moved(self) -> list[str] | None:
+        if self._connection is None:
+            return None
+        if self._last_move is None:
+            ((self._last_move,),) = select(self._connection, "SELECT ifnull(max(seq), 0) FROM moves")
+            return None
+        moved = select(self._connection, _MOVED, (self._last_move, MOVED + 1))
+        self._last_move = None if len(moved) > MOVED else moved[-1][0] if moved else self._last_move
+        return None if len(moved) > MOVED else [id for _, id in moved]
 
     def _version(self) -> object:
         if self._connection is None:

@@ -53,7 +53,7 @@ LOG_PAUSE = 0.02
 class _Op:
     """One caller's work, and the future that gets its answer."""
 
-    __slots__ = ("before", "error", "future", "peek", "synced", "value", "wakes", "work")
+    __slots__ = ("before", "error", "future", "peek", "synced", "tells", "value", "wakes", "work")
 
     def __init__(
         self,
@@ -63,12 +63,14 @@ class _Op:
         *,
         synced: bool = True,
         wakes: bool = True,
+        tells: bool = True,
     ) -> None:
         self.work = work
         self.before = before
         self.synced = synced
         self.peek = peek
         self.wakes = wakes
+        self.tells = tells
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.value: Any = None
         self.error: Exception | None = None
@@ -95,13 +97,19 @@ class Writer:
     """Runs work on the writing connection, one group commit after another."""
 
     def __init__(
-        self, path: Path, woken: Callable[[], None], alive: Callable[[], None], serve: Work[Callable[[bool], None]]
+        self,
+        path: Path,
+        woken: Callable[[], None],
+        alive: Callable[[], None],
+        serve: Work[Callable[[bool], None]],
+        tell: Callable[[bool], None],
     ) -> None:
         self.path = path
         self.guard = FileGuard(path)
         self._woken = woken
         self._alive = alive
         self._serve_standing = serve
+        self._tell_others = tell
         self._ops: queue.SimpleQueue[_Op | _Stop] = queue.SimpleQueue()
         self.failed: StoreError | None = None
         """Why nothing is written any more, after a failed sync."""
@@ -150,15 +158,17 @@ class Writer:
         peek: Work[T | None] | None = None,
         before: Work[None] | None = None,
         wakes: bool = False,
+        tells: bool = False,
     ) -> T:
         """Do `work` in the next group commit. `peek` may answer without a lock when there is nothing to write.
 
         `before` runs outside the transaction. Unsynced work is durable with the next synced one; `wakes` tells the
-        waiting workers afterwards.
+        waiting workers afterwards, also those of other processes; `tells` tells only other processes.
         """
         if self._ops.qsize() > WAITING:
             await self._until_there_is_room()
-        answer: T = await self._hand_in(_Op(work, before, peek, synced=synced, wakes=wakes))
+        op = _Op(work, before, peek, synced=synced, wakes=wakes, tells=tells or wakes)
+        answer: T = await self._hand_in(op)
         return answer
 
     async def run_batched(self, batch: Together, item: Any, *, before: Work[None] | None = None) -> Any:
@@ -258,6 +268,8 @@ class Writer:
             self._waiting = []
         if wakes:
             self._woken()  # before the answers: the commit is on disk, and a worker may be idle
+        if wakes or any([op.tells for op in batch]):
+            self._tell_others(wakes)
         _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
             self._shorten_log(connection)
