@@ -1,8 +1,8 @@
 """Sums of what happened, by the minute, hour and day, by group and by strategy: written, read and repaired.
 
 Sums are added up while the moves are written, so that reports never read the feed. Days repeat what their hours say:
-a report over months reads whole days, and hours only at both ends. The jobs that were enqueued in the latest minute of a
-route are counted in the route's row alone, and every reader adds them; the next minute brings them into the sums.
+a report over months reads whole days, and hours only at both ends. The jobs that were enqueued in the latest minute of
+a route are counted in the route's row alone, and every reader adds them; the next minute brings them into the sums.
 """
 
 from __future__ import annotations

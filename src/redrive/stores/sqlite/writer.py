@@ -268,7 +268,7 @@ class Writer:
             self._waiting = []
         if wakes:
             self._woken()  # before the answers: the commit is on disk, and a worker may be idle
-        if wakes or any([op.tells for op in batch]):
+        if wakes or any(op.tells for op in batch):
             self._tell_others(wakes)
         _answer(batch)
         if self._wal_pages >= CHECKPOINT_PAGES:
