@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.core.job import Json, keyed_id
-from redrive.engine.scheduler import Scheduler
+from redrive.engine.scheduler import HOUR, PeriodicDuty, Scheduler
 from redrive.errors import KeyReused
 from redrive.flows.schedules import Schedules
 from redrive.jobs.open_store import is_file
@@ -46,16 +46,30 @@ class Duties:
 
     def make_scheduler(self, worker: Worker, roles: Collection[str] | None = None) -> Scheduler:
         core, settings = self.core, self.core.settings
+        duties = (
+            PeriodicDuty(1.0, worker.mind_breakers),
+            PeriodicDuty(1.0, worker.resume_workflows),
+            PeriodicDuty(1.0, self.mind_schedules),
+            PeriodicDuty(5.0, self.enqueuer.drain_spool),
+            PeriodicDuty(1.0, self.transactions.mind_inbox),
+            PeriodicDuty(1.0, self.redrives.advance, "retry"),
+            PeriodicDuty(1.0, lambda: self.comebacks.work(worker.breakers, thorough=False), "triage"),
+            PeriodicDuty(HOUR, self.notices.prune, "upkeep"),
+            PeriodicDuty(HOUR, self.dead.prune_acts, "upkeep"),
+            PeriodicDuty(6 * HOUR, self.effects.prune, "upkeep"),
+        )
         return Scheduler(
-            core.store, core.registry, core.clock, worker.settle_lapsed,
-            retention=settings.retention, key_retention=settings.key_retention,
-            watch=self.look, drain_spool=self.enqueuer.drain_spool, mind_breakers=worker.mind_breakers,
-            mind_schedules=self.mind_schedules, resume_workflows=worker.resume_workflows,
-            prune_notices=self.notices.prune, advance_redrives=self.redrives.advance,
-            comebacks=lambda: self.comebacks.work(worker.breakers, thorough=False), prune_acts=self.dead.prune_acts,
-            prune_effects=self.effects.prune, mind_inbox=self.transactions.mind_inbox,
-            shared=not is_file(settings.url), roles=roles,
-        )  # fmt: skip
+            core.store,
+            core.registry,
+            core.clock,
+            worker.settle_lapsed,
+            retention=settings.retention,
+            key_retention=settings.key_retention,
+            watch=self.look,
+            duties=duties,
+            shared=not is_file(settings.url),
+            roles=roles,
+        )
 
     async def look(self) -> None:
         """Looks for what people are to be told, pages first. A look that fails does not stop the others."""

@@ -20,7 +20,7 @@ from redrive.deadletters.filters import make_filter
 from redrive.deadletters.orders import redriven
 from redrive.engine.consents import Consents
 from redrive.engine.effects import put_effect, read_effects
-from redrive.engine.paging import read_pages
+from redrive.engine.paging import read_jobs
 from redrive.engine.verify import put_nothing_landed
 from redrive.engine.worker_registry import list_living
 from redrive.errors import IllegalMove, InvalidInput
@@ -261,8 +261,7 @@ class Jobs:
         if id is not None:
             jobs = [await find_job(self._core.store, id)]
         else:
-            of_session = read_pages(self._core.store, Filter(session_id=session_id), PAGE)
-            jobs = [job async for page in of_session for job in page]
+            jobs = [job async for job in read_jobs(self._core.store, Filter(session_id=session_id), PAGE)]
         jobs += await self._investigations([job.id for job in jobs])
         for job in jobs:
             await self._end(job, who)

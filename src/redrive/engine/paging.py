@@ -18,3 +18,10 @@ async def read_pages(store: Store, chosen: Filter, size: int, *, oldest: bool = 
         cursor = page.cursor
         if cursor is None:
             return
+
+
+async def read_jobs(store: Store, chosen: Filter, size: int, *, oldest: bool = False) -> AsyncIterator[Job]:
+    """Yields every job that a filter matches, even if the caller moves none of them, so that none hides another."""
+    async for page in read_pages(store, chosen, size, oldest=oldest):
+        for job in page:
+            yield job

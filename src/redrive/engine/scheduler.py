@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from redrive.core import lifecycle
@@ -19,7 +19,7 @@ from redrive.engine.clock import Clock
 from redrive.engine.consents import Consents
 from redrive.engine.duty_lease import release_duty, take_duty
 from redrive.engine.loop import Loop
-from redrive.engine.paging import read_pages
+from redrive.engine.paging import read_jobs
 from redrive.engine.registry import Registry
 from redrive.engine.trusted_time import meet_clock, observe_clock, time_for_destroying
 from redrive.engine.worker_registry import forget_gone, make_roster_fence
@@ -68,22 +68,14 @@ class Scheduler(Loop):
         retention: float,
         key_retention: float | None = None,
         watch: Callable[[], Coroutine[Any, Any, object]] | None = None,
-        drain_spool: Callable[[], Awaitable[None]] | None = None,
-        mind_breakers: Callable[[], Awaitable[object]] | None = None,
-        resume_workflows: Callable[[], Awaitable[object]] | None = None,
-        mind_schedules: Callable[[], Awaitable[object]] | None = None,
-        prune_notices: Callable[[], Awaitable[object]] | None = None,
-        advance_redrives: Callable[[], Awaitable[object]] | None = None,
-        comebacks: Callable[[], Awaitable[object]] | None = None,
-        prune_acts: Callable[[], Awaitable[object]] | None = None,
-        prune_effects: Callable[[], Awaitable[object]] | None = None,
-        mind_inbox: Callable[[], Awaitable[object]] | None = None,
+        duties: Iterable[PeriodicDuty] = (),
         shared: bool = False,
         roles: Collection[str] | None = None,
     ) -> None:
-        """Sets up the duties. `shared`: other hosts have schedulers, too, and one process at a time has each role.
+        """Sets up the duties: its own, and `duties` of other services.
 
-        `roles`: perform the duties of these roles only.
+        `shared`: other hosts have schedulers, too, and one process at a time has each role. `roles`: perform the duties
+        of these roles only.
         """
         super().__init__("scheduler")
         self._shared = shared
@@ -98,28 +90,19 @@ class Scheduler(Loop):
         self._looked = float("-inf")
         self._watch = watch or _nothing
         self._looking: asyncio.Task[object] | None = None
-        duties: list[PeriodicDuty] = [
+        every_duty = [
             PeriodicDuty(5.0, self.mind_the_clock),  # first: other duties may delete data by the clock
             PeriodicDuty(1.0, self.recover),
-            PeriodicDuty(1.0, mind_breakers or _nothing),
-            PeriodicDuty(1.0, resume_workflows or _nothing),
-            PeriodicDuty(1.0, mind_schedules or _nothing),
-            PeriodicDuty(1.0, advance_redrives or _nothing, "retry"),
+            *duties,
             PeriodicDuty(5.0, self.look_around, "monitor"),
-            PeriodicDuty(5.0, drain_spool or _nothing),
-            PeriodicDuty(1.0, mind_inbox or _nothing),
             PeriodicDuty(10.0, self.expire_questions, "triage"),
             PeriodicDuty(10.0, self.recall_deferred, "triage"),
             PeriodicDuty(60.0, self.let_consented_go, "triage"),
             PeriodicDuty(60.0, self.bury_unroutable, "triage"),
-            PeriodicDuty(1.0, comebacks or _nothing, "triage"),
             PeriodicDuty(600.0, self.bury_unresolved, "triage"),
             PeriodicDuty(HOUR, self.prune, "upkeep"),
-            PeriodicDuty(HOUR, prune_notices or _nothing, "upkeep"),
-            PeriodicDuty(HOUR, prune_acts or _nothing, "upkeep"),
-            PeriodicDuty(6 * HOUR, prune_effects or _nothing, "upkeep"),
         ]
-        self._duties = [duty for duty in duties if roles is None or duty.role in roles]
+        self._duties = [duty for duty in every_duty if roles is None or duty.role in roles]
         self._mine: dict[str, tuple[float, bool]] = {}
         """When each role was last checked, and whether this process had it."""
         self._last: dict[int, float] = {}
@@ -217,7 +200,7 @@ class Scheduler(Loop):
         """Makes deferred jobs dead letters again when their time comes: no job is deferred for ever."""
         now = self._clock.now()
         due = Filter(states=(State.held,), because=lifecycle.DEFERRED, due_at=now)
-        async for job in self._every(due):
+        async for job in read_jobs(self._store, due, PAGE, oldest=True):
             await self._move(
                 lifecycle.recalled,
                 job,
@@ -230,7 +213,7 @@ class Scheduler(Loop):
         """Makes unknown outcomes that stay unresolved for a week dead letters, where people will see them."""
         now = await time_for_destroying(self._store, self._clock)
         held = Filter(states=(State.held,), because="outcome_unknown", until=now - WEEK)
-        async for job in self._every(held):
+        async for job in read_jobs(self._store, held, PAGE, oldest=True):
             failure = Failure("exception", ("redrive.errors.OutcomeUnknown",), job.error or "unknown outcome")
             await self._move(
                 lifecycle.buried,
@@ -248,7 +231,7 @@ class Scheduler(Loop):
         """Resumes jobs whose question was not answered in time; the task is told so."""
         now = await time_for_destroying(self._store, self._clock)
         held = Filter(states=(State.held,), because="approval")
-        async for job in self._every(held):
+        async for job in read_jobs(self._store, held, PAGE, oldest=True):
             asked = await read_question_of(self._store, job)  # an older question does not count
             if asked is not None and asked.approval.expired(now):
                 await self._move(lifecycle.unblocked, job, who="scheduler", why="it was not answered in time")
@@ -284,7 +267,7 @@ class Scheduler(Loop):
 
     async def _bury_task(self, task: str, now: float) -> None:
         due = Filter(states=(State.waiting,), task=task, due_at=now - UNROUTABLE_AFTER)
-        async for job in self._every(due):
+        async for job in read_jobs(self._store, due, PAGE, oldest=True):
             if job.queue.startswith(CYCLE):
                 continue  # waits for its script, not for a worker
             fence = await make_roster_fence(self._store)
@@ -303,12 +286,6 @@ class Scheduler(Loop):
                 who="scheduler",
                 fence=fence,
             )
-
-    async def _every(self, chosen: Filter) -> AsyncIterator[Job]:
-        """Yields all matching jobs, oldest first, even if many are skipped, so that none hides another."""
-        async for page in read_pages(self._store, chosen, PAGE, oldest=True):
-            for job in page:
-                yield job
 
     async def _move(
         self, arrow: Callable[..., Transition], job: Job, *, fence: Put | None = None, **how: object

@@ -36,7 +36,7 @@ from redrive.core.store import Document, Filter, Store
 from redrive.core.times import zone_of
 from redrive.core.view import Shown
 from redrive.engine.bus import BusEvent
-from redrive.engine.paging import read_pages
+from redrive.engine.paging import read_jobs
 from redrive.engine.registry import Registry
 from redrive.errors import InvalidOption
 from redrive.jobs.core import Core
@@ -196,10 +196,9 @@ class _Schedule:
             return last[0]
         for state in OPEN:
             slots = Filter(states=(state,), task=self._task, reason="scheduled_job")
-            async for page in read_pages(self._store, slots, 100):
-                for job in page:
-                    if (job.key or "").startswith(f"{self._name}@"):
-                        return job
+            async for job in read_jobs(self._store, slots, 100):
+                if (job.key or "").startswith(f"{self._name}@"):
+                    return job
         return None
 
     async def _hand_in(self) -> int:

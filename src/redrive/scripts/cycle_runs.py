@@ -25,7 +25,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.store import Commit, Filter, Put
 from redrive.engine.inline_runs import InlineRunner, Interrupted, Wait, runs_on_another_loop
 from redrive.engine.interrupts import Interrupts, on_main_thread
-from redrive.engine.paging import read_pages
+from redrive.engine.paging import read_jobs
 from redrive.engine.registry import Handler
 from redrive.engine.threads import Threads, _serve
 from redrive.errors import KeyReused
@@ -299,7 +299,8 @@ class Turns:
         async with self._locks[handler.name]:
             if handler.name in self._known:
                 return
-            async for job in self._each(Filter(states=(State.dead,), queue=self.queue, task=handler.name)):
+            dead = Filter(states=(State.dead,), queue=self.queue, task=handler.name)
+            async for job in read_jobs(self._store, dead, PAGE, oldest=True):
                 self._dead_letters[note_key(self.queue, job.task, names_of(job)[0])].append(job.id)
             for job in await self._left_behind(handler.name):
                 await self._resume(job, handler)
@@ -313,13 +314,8 @@ class Turns:
             Filter(states=(State.held,), queue=self.queue, task=task, because="circuit_open"),
             Filter(states=(State.dead,), queue=self.queue, task=task, lane="delayed"),
         )
-        ids = [job.id for filter in chosen async for job in self._each(filter)]
+        ids = [job.id for filter in chosen async for job in read_jobs(self._store, filter, PAGE, oldest=True)]
         return sorted(await self._store.get(ids), key=lambda job: job.created_at)
-
-    async def _each(self, filter: Filter) -> AsyncIterator[Job]:
-        async for page in read_pages(self._store, filter, PAGE, oldest=True):
-            for job in page:
-                yield job
 
     async def _resume(self, job: Job, handler: Handler) -> None:
         job_id, own = names_of(job)

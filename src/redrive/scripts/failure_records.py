@@ -20,7 +20,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.payload import Encoded, blob_document, check_kept, encode
 from redrive.core.redact import redact_text
 from redrive.core.store import Filter, Put
-from redrive.engine.paging import read_pages
+from redrive.engine.paging import read_jobs
 from redrive.errors import (
     ConfigError,
     InvalidInput,
@@ -272,7 +272,7 @@ class FailureRecorder:
     async def _known(self, job: Job, *, settled: bool = False) -> list[Job]:
         """Read the dead letters of this job_id with their history, newest first; settled ones only if asked for."""
         chosen = Filter(() if settled else OPEN, job.queue, key=job.key)
-        ids = [known.id async for page in read_pages(self._core.store, chosen, PAGE) for known in page]
+        ids = [known.id async for known in read_jobs(self._core.store, chosen, PAGE)]
         return await self._core.store.get(ids) if ids else []
 
     async def _free(self, job: Job) -> int:
