@@ -12,16 +12,7 @@ import msgspec
 from redrive.core.checks import SHOWN, check_name, suggestion
 from redrive.core.documents import TOKEN
 from redrive.core.times import later
-from redrive.core.tokens import (
-    OWNER,
-    NewToken,
-    Role,
-    Token,
-    check_role,
-    check_token_name,
-    cookie_of,
-    digest_of,
-)
+from redrive.core.tokens import OWNER, NewToken, Role, Token, check_role, check_token_name, cookie_of, digest_of
 from redrive.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -17,13 +17,7 @@ from redrive.core.store import Filter, Group, Store
 from redrive.core.times import Given
 from redrive.deadletters import group as insight
 from redrive.deadletters.group import STATUSES, GroupState, GroupView
-from redrive.deadletters.group_alerts import (
-    GROUP_STATE,
-    GroupWatch,
-    read_latest_dead_letters,
-    read_states,
-    silence,
-)
+from redrive.deadletters.group_alerts import GROUP_STATE, GroupWatch, read_latest_dead_letters, read_states, silence
 from redrive.deadletters.new_groups import New, Newcomers, newcomers, oldest
 from redrive.engine.deploys import read_last_deploy
 from redrive.errors import InvalidInput, StoreError

@@ -30,15 +30,7 @@ from redrive.core.workflow import (
 )
 from redrive.engine.workflow_steps import WHO, make_recommendation
 from redrive.engine.workflow_steps import WorkflowSteps as Flows
-from redrive.errors import (
-    IllegalMove,
-    InvalidOption,
-    InvalidPayload,
-    JobDead,
-    JobDiscarded,
-    JobNotFound,
-    KeyReused,
-)
+from redrive.errors import IllegalMove, InvalidOption, InvalidPayload, JobDead, JobDiscarded, JobNotFound, KeyReused
 from redrive.jobs.lookup import find_job
 from redrive.jobs.tasks import Bound, JobAccess, JobHandle, Seconds, Task, read_seconds
 from redrive.jobs.wait_for_job import wait_for_answer

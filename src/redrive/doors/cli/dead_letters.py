@@ -19,17 +19,7 @@ from redrive.core.store import Page
 from redrive.core.times import read_time
 from redrive.deadletters.group import GroupView, rank_strategies
 from redrive.deadletters.input_edits import EditPreview
-from redrive.doors.cli import output
-from redrive.doors.cli.arguments import (
-    all_option,
-    cursor_option,
-    filter_options,
-    read_payload,
-    resolve_filters,
-    secrets_option,
-    why_option,
-    yes_option,
-)
+from redrive.doors.cli import arguments, output
 from redrive.doors.cli.import_export import export, import_
 from redrive.doors.cli.invocation import acting_user, command_group, confirm, use_app
 from redrive.doors.cli.jobs import format_attempts, print_moved, print_page, resolve
@@ -50,9 +40,9 @@ def dead() -> None:
 
 
 @dead.command("list")
-@filter_options
+@arguments.filter_options
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
-@cursor_option
+@arguments.cursor_option
 def list_(filters: dict[str, Any], limit: int, cursor: str | None) -> None:
     """List dead letters, the latest first."""
     page = use_app(lambda rd: _list_dead(rd, filters, limit, cursor))
@@ -63,7 +53,7 @@ def list_(filters: dict[str, Any], limit: int, cursor: str | None) -> None:
 
 
 async def _list_dead(rd: Redrive, filters: dict[str, Any], limit: int, cursor: str | None) -> Page:
-    return await rd.dead.list(limit=limit, cursor=cursor, **await resolve_filters(rd, filters))
+    return await rd.dead.list(limit=limit, cursor=cursor, **await arguments.resolve_filters(rd, filters))
 
 
 def _row(job: Job) -> tuple[object, ...]:
@@ -74,7 +64,7 @@ def _row(job: Job) -> tuple[object, ...]:
 
 @dead.command(short_help="Show a dead letter's timeline, and what to do next.")
 @click.argument("id")
-@secrets_option
+@arguments.secrets_option
 def show(id: str, secrets: bool) -> None:
     """Show every attempt of a dead letter, its cause, the decision and why. Other jobs are shown, too."""
     record = use_app(lambda rd: read_timeline(rd, id))
@@ -85,13 +75,13 @@ def show(id: str, secrets: bool) -> None:
 
 @dead.command(short_help="Send a dead letter back to the queue with another input.")
 @click.argument("ids", metavar="ID [JSON]", nargs=-1)
-@filter_options
+@arguments.filter_options
 @click.option("--patch", metavar="JSON", help="For many: the fields to change, as a merge patch; null removes one.")
 @click.option("--all", "all_", is_flag=True, help="With --patch: all dead letters.")
 @click.option("--repeat", metavar="EFFECT", multiple=True, help="Do this effect again, although it has landed.")
 @click.option("--dry-run", is_flag=True, help="Only show what it would mean.")
 @bulk_options
-@why_option
+@arguments.why_option
 def edit(
     ids: tuple[str, ...],
     filters: dict[str, Any],
@@ -117,10 +107,10 @@ def edit(
 
 def _edit_one(id: str, payload: str, repeat: tuple[str, ...], why: str | None, *, dry_run: bool) -> int:
     async def preview(rd: Redrive) -> EditPreview:
-        return await rd.dead.preview_edit(id, read_payload(payload, rd))
+        return await rd.dead.preview_edit(id, arguments.read_payload(payload, rd))
 
     async def edit(rd: Redrive) -> Job:
-        given = read_payload(payload, rd)
+        given = arguments.read_payload(payload, rd)
         return await rd.dead.edit(id, given, repeat=repeat, who=acting_user(), why=why)
 
     if dry_run:
@@ -159,16 +149,16 @@ def diff(id: str, one: int, other: int) -> None:
 
 @dead.command(short_help="Remove the contents of dead letters for good.")
 @click.argument("ids", nargs=-1)
-@filter_options
-@all_option
-@yes_option
-@why_option
+@arguments.filter_options
+@arguments.all_option
+@arguments.yes_option
+@arguments.why_option
 def purge(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, yes: bool, why: str | None) -> None:
     """Remove the contents of dead letters for good, by id, by filter or all. Counted; the keys stay remembered."""
     if [bool(ids), bool(filters), all_].count(True) != 1:
         problem = "say what to purge: ids, a filter such as --queue, or --all, one of them"
         raise Refusal(problem, "`redrive dead list` shows what there is")
-    scope: dict[str, Any] = {"all": all_, **use_app(lambda rd: resolve_filters(rd, filters))}
+    scope: dict[str, Any] = {"all": all_, **use_app(lambda rd: arguments.resolve_filters(rd, filters))}
     plan = use_app(lambda rd: rd.dead.purge_plan(ids, **scope))
     if plan.number:
         confirm(f"purge {plural(plan.number, 'dead letter')}", yes=yes)

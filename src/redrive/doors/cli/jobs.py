@@ -16,20 +16,7 @@ from redrive.core.job import Job, iso
 from redrive.core.outcome import Outcome
 from redrive.core.store import Page
 from redrive.core.times import read_time
-from redrive.doors.cli import effects, output
-from redrive.doors.cli.arguments import (
-    cursor_option,
-    filter_options,
-    key_option,
-    payload_argument,
-    read_payload,
-    resolve_filters,
-    secrets_option,
-    session_option,
-    timeout_option,
-    why_option,
-    yes_option,
-)
+from redrive.doors.cli import arguments, effects, output
 from redrive.doors.cli.invocation import acting_user, command, confirm, connect, run_with, use_app
 from redrive.doors.cli.problems import Refusal
 from redrive.doors.cli.text import ago, clean, due, plural, shorten
@@ -40,13 +27,13 @@ from redrive.jobs.tasks import JobHandle
 
 @command()
 @click.argument("task")
-@payload_argument
+@arguments.payload_argument
 @click.option("--queue", metavar="NAME", help="Instead of the queue named like the task.")
 @click.option("--delay", metavar="SECONDS", type=click.FloatRange(min=0), help="Run it so much later.")
 @click.option("--run-at", metavar="TIME", help="Run it then, e.g. 2031-05-17T03:00:00Z.")
 @click.option("--priority", metavar="NAME", help="critical, high, normal or low.")
-@key_option
-@session_option
+@arguments.key_option
+@arguments.session_option
 @click.option("--agent", metavar="NAME", help="Who does it.")
 @click.option("--model", metavar="NAME", help="The model it starts with.")
 @click.option("--max-attempts", metavar="N", type=int, help="How often it is tried at most.")
@@ -58,7 +45,7 @@ def enqueue(task: str, payload_text: str, run_at: str | None, **given: Any) -> N
     at = None if run_at is None else read_time("run_at", run_at)
     options = _name_options(run_at=at, **given)
     rd = connect(creates=True)
-    payload = read_payload(payload_text, rd)
+    payload = arguments.read_payload(payload_text, rd)
     handle, waits = run_with(rd, lambda rd: _enqueue(rd, task, payload, options))
     flags = {"duplicate": handle.duplicate, "spooled": handle.spooled, "direct": handle.direct}
     warnings = {"warnings": [waits] if waits else []}
@@ -100,7 +87,7 @@ def _accepted_lines(handle: JobHandle[Any], waits: str | None) -> Iterator[str]:
 
 @command()
 @click.argument("id")
-@why_option
+@arguments.why_option
 def cancel(id: str, why: str | None) -> None:
     """Discard a job that has not ended, and stop it if it runs. It can be restored."""
     job = use_app(lambda rd: rd.jobs.cancel(id, who=acting_user(), why=why))
@@ -116,7 +103,7 @@ def print_moved(job: Job, move: str, command: str) -> None:
 
 @command()
 @click.argument("id")
-@secrets_option
+@arguments.secrets_option
 def status(id: str, secrets: bool) -> None:
     """Show a job's timeline: attempts, causes, decisions, what to do next. `effect:KEY`: an effect without a job."""
     if (key := effects.find_key(id)) is not None:
@@ -160,10 +147,10 @@ def _missing_option(option: str) -> click.MissingParameter:
     multiple=True,
     help="waiting, running, held, done, dead, discarded, purged; several with commas between.",
 )
-@filter_options
+@arguments.filter_options
 @click.option("--text", metavar="TEXT", help="Only jobs whose input or last error has this text.")
 @click.option("--limit", metavar="N", type=int, default=50, show_default=True)
-@cursor_option
+@arguments.cursor_option
 def jobs(state: tuple[str, ...], filters: dict[str, Any], **given: Any) -> None:
     """List jobs, newest first."""
     states = tuple(name.strip() for names in state for name in names.split(","))
@@ -176,7 +163,7 @@ def jobs(state: tuple[str, ...], filters: dict[str, Any], **given: Any) -> None:
 async def _list_jobs(
     rd: Redrive, state: tuple[str, ...], filters: dict[str, Any], text: str | None, **given: Any
 ) -> Page:
-    chosen = {"state": state or None, **given, **await resolve_filters(rd, filters)}
+    chosen = {"state": state or None, **given, **await arguments.resolve_filters(rd, filters)}
     return (await rd.jobs.search(text, **chosen)).page if text is not None else await rd.jobs.list(**chosen)
 
 
@@ -207,7 +194,7 @@ def print_page(
 @command()
 @click.argument("id", required=False)
 @click.option("--session", metavar="ID", help="All jobs of this session.")
-@yes_option
+@arguments.yes_option
 def erase(id: str | None, session: str | None, yes: bool) -> None:
     """Erase the contents of a job, or of all jobs of a session, for privacy. Live ones are cancelled first.
 
@@ -251,10 +238,10 @@ async def _count_affected(rd: Redrive, id: str | None, session: str | None) -> i
 @command()
 @click.argument("app")
 @click.argument("task")
-@payload_argument
-@timeout_option
-@key_option
-@session_option
+@arguments.payload_argument
+@arguments.timeout_option
+@arguments.key_option
+@arguments.session_option
 def call(app: str, task: str, payload_text: str, timeout: float | None, **given: Any) -> None:
     """Run a task of APP now and here. Exit status 0 only when it is done: queued for a retry is not done.
 
@@ -262,27 +249,27 @@ def call(app: str, task: str, payload_text: str, timeout: float | None, **given:
     """
     rd = load_app(app)
     check_known("task", task, rd.registry.handlers, app)
-    payload = read_payload(payload_text, rd)
+    payload = arguments.read_payload(payload_text, rd)
     options = _name_options(**given)
     _exit_with_outcome(run_with(rd, lambda rd: rd.call(task, payload, timeout=timeout, **options)))
 
 
 @command()
 @click.argument("task")
-@payload_argument
-@key_option
-@session_option
+@arguments.payload_argument
+@arguments.key_option
+@arguments.session_option
 def submit(task: str, payload_text: str, **given: Any) -> None:
     """Have a worker do it later, in one attempt. The answer is an operation to ask about."""
     rd = connect(creates=True)
-    payload = read_payload(payload_text, rd)
+    payload = arguments.read_payload(payload_text, rd)
     _print_outcome(run_with(rd, lambda rd: rd.submit(task, payload, **_name_options(**given))))
 
 
 @command()
 @click.argument("app")
 @click.argument("id")
-@timeout_option
+@arguments.timeout_option
 def retry(app: str, id: str, timeout: float | None) -> None:
     """Try an operation once more, by its id alone, with the input of the first time. What is done stays done.
 

@@ -12,15 +12,7 @@ import click
 from redrive.api.redrive import Redrive
 from redrive.deadletters.bulk_run import ItemView, Plan, RedriveRun
 from redrive.deadletters.input_edits import PatchPreview
-from redrive.doors.cli import output
-from redrive.doors.cli.arguments import (
-    all_option,
-    filter_options,
-    read_payload,
-    resolve_filters,
-    why_option,
-    yes_option,
-)
+from redrive.doors.cli import arguments, output
 from redrive.doors.cli.invocation import acting_user, command, command_group, confirm_undoable, use_app
 from redrive.doors.cli.jobs import print_moved
 from redrive.doors.cli.problems import Refusal
@@ -40,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def bulk_options(command: F) -> F:
     """Add the options of a bulk redrive: canary, rate, and whether to ask."""
     for option in (
-        yes_option,
+        arguments.yes_option,
         click.option("--detach", is_flag=True, help="Start it and leave the rest to the workers."),
         click.option("--rate", metavar="N", type=float, help="At most N a second."),
         click.option("--pass-rate", metavar="SHARE", type=float, help="The share of a canary that must succeed: 0.8."),
@@ -52,11 +44,11 @@ def bulk_options(command: F) -> F:
 
 @command("redrive", short_help="Send dead letters back to the queue unchanged.")
 @click.argument("ids", nargs=-1)
-@filter_options
-@all_option
+@arguments.filter_options
+@arguments.all_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @bulk_options
-@why_option
+@arguments.why_option
 def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str | None, **how: Any) -> int:
     """Send dead letters back to the queue: same id, key and history; fresh attempts if they were used up.
 
@@ -68,7 +60,7 @@ def redrive_(ids: tuple[str, ...], filters: dict[str, Any], all_: bool, why: str
         print_moved(job, "redriven", "redrive status {id}")
         return 0
     _check_scope("redrive", ids, filters, all_=all_)
-    scope = {"ids": ids, "all": all_, **use_app(lambda rd: resolve_filters(rd, filters))}
+    scope = {"ids": ids, "all": all_, **use_app(lambda rd: arguments.resolve_filters(rd, filters))}
     plan = use_app(lambda rd: rd.redrives.plan(**scope))
     action = f"redrive {plural(plan.moving, 'dead letter')}" if plan.number else None
 
@@ -83,17 +75,18 @@ def edit_many(
 ) -> int:
     """Preview the same patch for many, ask, then start one run that goes on if this command is stopped."""
     _check_scope("edit", ids, filters, all_=all_)
-    scope: dict[str, Any] = {"ids": ids, "all": all_, "where": use_app(lambda rd: resolve_filters(rd, filters))}
+    where = use_app(lambda rd: arguments.resolve_filters(rd, filters))
+    scope: dict[str, Any] = {"ids": ids, "all": all_, "where": where}
 
     async def preview_edit(rd: Redrive) -> PatchPreview:
-        return await rd.dead.preview_edit_many(read_payload(patch, rd), **scope)
+        return await rd.dead.preview_edit_many(arguments.read_payload(patch, rd), **scope)
 
     preview = use_app(preview_edit)
     number = preview.changing if preview.looked_at is None else preview.number
     action = f"edit and redrive {plural(number, 'dead letter')}" if preview.changing else None
 
     async def start(rd: Redrive, **options: Any) -> RedriveRun:
-        given = read_payload(patch, rd)
+        given = arguments.read_payload(patch, rd)
         return await rd.dead.edit_many(given, **scope, token=preview.token, who=acting_user(), why=why, **options)
 
     status = _start_run(preview, _patch_lines(preview), action, start, **how)
@@ -311,7 +304,7 @@ def follow(id: str) -> int:
 
 @redrives.command(short_help="Pause a redrive until it is resumed.")
 @click.argument("id")
-@why_option
+@arguments.why_option
 def pause(id: str, why: str | None) -> None:
     """Pause a redrive: nothing more is moved until it is resumed; what was moved goes on."""
     _print_steered(use_app(lambda rd: rd.redrives.pause(id, who=acting_user(), why=why)), "resume")
@@ -320,7 +313,7 @@ def pause(id: str, why: str | None) -> None:
 @redrives.command(short_help="Resume a redrive where it stopped.")
 @click.argument("id")
 @click.option("--canary", metavar="N", type=COUNT, help="N go first again; 0 for none.")
-@why_option
+@arguments.why_option
 def resume(id: str, canary: int | None, why: str | None) -> None:
     """Resume a redrive where it stopped; after a canary that failed, with another one."""
     _print_steered(use_app(lambda rd: rd.redrives.resume(id, canary=canary, who=acting_user(), why=why)), "follow")
@@ -328,7 +321,7 @@ def resume(id: str, canary: int | None, why: str | None) -> None:
 
 @redrives.command(short_help="Cancel a redrive; what was moved stays moved.")
 @click.argument("id")
-@why_option
+@arguments.why_option
 def cancel(id: str, why: str | None) -> None:
     """Cancel a redrive: what was moved stays moved, the rest stays dead."""
     _print_steered(use_app(lambda rd: rd.redrives.cancel(id, who=acting_user(), why=why)), "show")

@@ -13,16 +13,7 @@ from redrive.core.words import duration
 from redrive.doors.cli import output
 from redrive.doors.cli.arguments import warn_of_unknown_queue
 from redrive.doors.cli.invocation import command, command_group, use_app, use_app_or_break
-from redrive.doors.cli.text import (
-    ago,
-    align_numbers,
-    bar,
-    clean,
-    format_number,
-    plural,
-    shorten,
-    sparkline,
-)
+from redrive.doors.cli.text import ago, align_numbers, bar, clean, format_number, plural, shorten, sparkline
 from redrive.reports.activity import Activity, AgentLoad
 from redrive.reports.morning import SHOWN as MOST
 from redrive.reports.morning import Morning, in_words

@@ -29,18 +29,7 @@ from redrive.retries.changes.compress import TooLong, compress, find_dropped
 from redrive.retries.changes.difference import diff, same
 from redrive.retries.changes.quoting import safe_quote, without_hidden
 from redrive.retries.changes.reading import Counter, estimate, tokens
-from redrive.retries.changes.shapes import (
-    MISSING,
-    SYSTEM_ROLES,
-    Adapt,
-    Path,
-    Shape,
-    get,
-    is_count,
-    locate,
-    put,
-    spell,
-)
+from redrive.retries.changes.shapes import MISSING, SYSTEM_ROLES, Adapt, Path, Shape, get, is_count, locate, put, spell
 
 __all__ = ["Adapt", "Counter", "apply", "can_take", "diff", "estimate", "find_dropped", "safe_quote", "same", "tokens"]
 
