@@ -76,7 +76,7 @@ class Groups:
     async def rank(
         self,
         groups: Sequence[Group],
-        dead: Mapping[str, int] | Mapping[str | None, int],
+        dead: Mapping[str | None, int],
         *,
         status: str | None = None,
         limit: int = 100,
@@ -270,10 +270,12 @@ async def _states_of(store: Store, groups: Sequence[Group]) -> dict[str, GroupSt
     return {name: state for name, (state, _) in known.items()}
 
 
-async def count_dead(store: Store, groups: Sequence[Group]) -> dict[str, int]:
+async def count_dead(store: Store, groups: Sequence[Group]) -> dict[str | None, int]:
     """Counts the dead letters of each of these groups."""
     if len(groups) > FEW:
         counted = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         return {str(name): number for (name,), number in counted.items()}
-    chosen = {group.fingerprint: Filter(states=(State.dead,), fingerprint=group.fingerprint) for group in groups}
+    chosen: dict[str | None, Filter] = {
+        group.fingerprint: Filter(states=(State.dead,), fingerprint=group.fingerprint) for group in groups
+    }
     return {name: sum((await store.count(filter)).values()) for name, filter in chosen.items()}

@@ -71,7 +71,7 @@ def oldest(now: float, deploy: Deploy | None) -> float:
     return min(now - HOUR, deploy.at if deploy is not None else now)
 
 
-def newcomers(now: float, deploy: Deploy | None, groups: Sequence[Group], dead: Mapping[str, int]) -> Newcomers:
+def newcomers(now: float, deploy: Deploy | None, groups: Sequence[Group], dead: Mapping[str | None, int]) -> Newcomers:
     """Selects groups by when they appeared. `dead` counts each group's dead letters; groups without any are dropped."""
     found = [Newcomer(group, dead[group.fingerprint]) for group in groups if dead.get(group.fingerprint)]
     found.sort(key=lambda one: -one.group.first_at)

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from redrive.core.checks import check_choice
 from redrive.core.commit import commit
-from redrive.errors import ConfigError, StoreUnavailable
+from redrive.engine.scheduler import ROLES
+from redrive.errors import ConfigError, InvalidInput, StoreUnavailable
 from redrive.fleet.hub import become_hub
 from redrive.jobs.open_store import NATS, POSTGRES, hide_credentials, read_scheme
 
 if TYPE_CHECKING:
-    from redrive.fleet.roles import WorkerMaker
+    from redrive.engine.loop import Loop
+    from redrive.engine.worker import Worker
     from redrive.fleet.status import FleetStatus
     from redrive.jobs.core import Core
     from redrive.stores.open_side.streams import Ensured
     from redrive.stores.open_side.survey import Survey
     from redrive.stores.replica.nats_connection import Connection
+
+
+class WorkerMaker(Protocol):
+    """Makes the worker, scheduler and couriers of a process with roles."""
+
+    def load(self) -> None: ...
+    def make(self) -> Worker: ...
+    def make_scheduler(self, worker: Worker, roles: Collection[str] | None = None) -> Loop: ...
+    def couriers(self) -> Sequence[Loop]: ...
 
 
 class FleetService:
@@ -98,11 +110,28 @@ class FleetService:
         why: str | None = await store.resume()
         return why
 
-    def roles(self, *names: str) -> AbstractAsyncContextManager[None]:
-        """Do duties while no other process does: `async with rd.fleet.roles("monitor", "triage", "retry"):`."""
-        from redrive.fleet.roles import running_roles
+    @asynccontextmanager
+    async def roles(self, *names: str) -> AsyncIterator[None]:
+        """Do duties while no other process does: `async with rd.fleet.roles("monitor", "triage", "retry"):`.
 
-        return running_roles(self._core, self._workers, names)
+        The schedulers of workers do the same duties under the same leases, so roles may run in `redrive serve`, in
+        workers, alone, or in all of them.
+        """
+        if not names:
+            raise InvalidInput(field="roles", problem=f"name at least one of {', '.join(ROLES)}")
+        for name in names:
+            check_choice("roles", name, ROLES)
+        self._workers.load()
+        async with self._core.holder.hold(closes=True), AsyncExitStack() as stack:
+            loops: list[Loop] = [self._workers.make_scheduler(self._workers.make(), names), *self._workers.couriers()]
+            if "monitor" in names and read_scheme(self._core.settings.url) in NATS:
+                from redrive.fleet.open_side import open_side
+
+                await stack.enter_async_context(open_side(self._core))
+            for loop in loops:
+                loop.start()
+                stack.push_async_callback(loop.stop)
+            yield
 
     async def forget(self, name: str) -> bool:
         """Stop waiting for a replica whose file is deleted; return False where none has this name."""

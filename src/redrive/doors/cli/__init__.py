@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import redrive
-from redrive.doors.cli.invocation import Group, Invocation
+from redrive.doors.cli.invocation import CommandGroup, Invocation
 from redrive.doors.cli.problems import exit_with
 
 SECTIONS: Final = {
@@ -92,7 +92,7 @@ class Commands(Mapping[str, click.Command]):
         return len(self._places)
 
 
-class RootGroup(Group):
+class RootGroup(CommandGroup):
     """Lists the commands in sections, and turns what they raise into a message, a hint and an exit status."""
 
     def __init__(self, *args: Any, **extra: Any) -> None:

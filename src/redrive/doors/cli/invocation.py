@@ -63,7 +63,7 @@ class SharedOptions(click.Command):
         super().__init__(*args, **extra)
 
 
-class Group(SharedOptions, click.Group):
+class CommandGroup(SharedOptions, click.Group):
     """A command with subcommands; all of them take the shared options."""
 
     command_class = SharedOptions
@@ -74,9 +74,9 @@ def command(name: str | None = None, **extra: Any) -> Callable[[Callable[..., An
     return click.command(name, cls=SharedOptions, **extra)
 
 
-def command_group(name: str | None = None, **extra: Any) -> Callable[[Callable[..., Any]], Group]:
+def command_group(name: str | None = None, **extra: Any) -> Callable[[Callable[..., Any]], CommandGroup]:
     """Make a group whose commands take the shared options."""
-    return click.group(name, cls=Group, **extra)
+    return click.group(name, cls=CommandGroup, **extra)
 
 
 def acting_user() -> str:

@@ -11,15 +11,16 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Final
 
+import msgspec
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from pydantic import Field
 
 from redrive.core.job import Lane, State
+from redrive.core.payload import Blob, Signature
 from redrive.deadletters.comebacks import hands_off
 from redrive.deadletters.verbs import NOTE_LIMIT, TABLE, Reading, Verb
 from redrive.doors.mcp.answers import AsGiven, Desk, as_task, describe_function, make_hints, refuse_errors, tool
-from redrive.doors.mcp.schema import schema_of
 from redrive.doors.mcp.tools import Id
 from redrive.engine.registry import Handler
 from redrive.errors import InvalidInput, JobNotReady
@@ -196,3 +197,57 @@ def _free_name(task: str, taken: set[str]) -> str:
     plain = f"task_{plain}" if plain in taken else plain
     endings = ("", *(f"_{number}" for number in range(2, 1000)))
     return next(name for end in endings if (name := f"{plain[: LONGEST_NAME - len(end)]}{end}") not in taken)
+
+
+ANYTHING: Final[dict[str, Any]] = {}
+_REFERENCES: Final = "#/$defs/{name}"
+
+
+def schema_of(signature: Signature) -> dict[str, Any]:
+    """Describe an object with a property for each parameter, closed unless the task takes any keyword."""
+    parameters = signature.public(None).parameters.values()
+    named = [parameter for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    definitions: dict[str, Any] = {}
+    properties = {parameter.name: _property(parameter, definitions) for parameter in named}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    required = [parameter.name for parameter in named if parameter.default is inspect.Parameter.empty]
+    schema |= {"required": required} if required else {}
+    schema |= {"$defs": definitions} if definitions else {}
+    return schema | {"additionalProperties": len(named) != len(parameters)}
+
+
+def _property(parameter: inspect.Parameter, definitions: dict[str, Any]) -> dict[str, Any]:
+    kind = parameter.annotation
+    schema = ANYTHING if kind is inspect.Parameter.empty else _describe_type(kind, definitions)
+    default = _default_json(parameter.default)
+    return {**schema, **({"default": default} if default is not msgspec.UNSET else {})}
+
+
+def _describe_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Describe an annotation; an unknown one allows anything, because the task checks its input itself."""
+    nested: dict[str, Any] = {}
+
+    def hook(model: type) -> dict[str, Any]:
+        describe = getattr(model, "model_json_schema", None)
+        if model is Blob or not callable(describe):
+            raise NotImplementedError
+        schema: dict[str, Any] = describe(ref_template="#/$defs/{model}")
+        nested.update(schema.pop("$defs", {}))
+        return schema
+
+    try:
+        (schema,), components = msgspec.json.schema_components([kind], schema_hook=hook, ref_template=_REFERENCES)
+    except (TypeError, NotImplementedError):
+        return ANYTHING
+    definitions.update(components | nested)
+    return schema
+
+
+def _default_json(default: Any) -> Any:
+    """Return a default as JSON, or UNSET if JSON cannot express it."""
+    if default is inspect.Parameter.empty:
+        return msgspec.UNSET
+    try:
+        return msgspec.to_builtins(default)
+    except TypeError:
+        return msgspec.UNSET

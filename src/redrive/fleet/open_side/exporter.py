@@ -10,15 +10,18 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
-from redrive.core.job import Job, State
+from redrive.core.job import Job, Json, State
+from redrive.core.redact import redact
 from redrive.core.store import Event, Filter
 from redrive.engine.loop import Loop
 from redrive.engine.paging import read_pages
 from redrive.errors import StoreError, StoreFailed
-from redrive.fleet.open_side import telling
 from redrive.fleet.open_side.turns import LOOK_SECONDS, DutyTurn
+from redrive.jobs.records import make_record
 from redrive.stores.open_side.exports import Exports
 from redrive.stores.open_side.names import OpenNames
 from redrive.stores.replica.log import LogFull, LogUnavailable
@@ -146,14 +149,14 @@ class Exporter(Loop):
         jobs = await self._jobs(dict.fromkeys(event.job_id for event in events))
         for event in events:
             job = jobs.get(event.job_id)
-            if event.move in RETRIES and job is not None and telling.has_changed(job, event):
+            if event.move in RETRIES and job is not None and has_changed(job, event):
                 await self._publish_retry(job, event)
         await self._settle({event.job_id for event in events if event.move in MOVES}, jobs)
 
     async def _publish_retry(self, job: Job, event: Event) -> None:
-        body = telling.write_retry(job, event, self._exports.room)
+        body = write_retry(job, event, self._exports.room)
         try:
-            await self._exports.publish_retry(job, f"{job.id}-{event.cursor}", body, telling.make_headers(job))
+            await self._exports.publish_retry(job, f"{job.id}-{event.cursor}", body, make_headers(job))
         except LogFull as error:
             log.warning("a changed retry of job %s is not in %s: %s", job.short_id, self._names.retries, error)
 
@@ -173,7 +176,7 @@ class Exporter(Loop):
     async def _put(self, job: Job) -> None:
         subject, stream = self._names.dead_letter_subject(job), self._names.dead_letter_stream(job.agent)
         try:
-            await self._exports.put(job, telling.write_dead_letter(job, self._exports.room), telling.make_headers(job))
+            await self._exports.put(job, write_dead_letter(job, self._exports.room), make_headers(job))
         except LogFull as error:
             self._note_full(stream, job, error)
             return
@@ -249,3 +252,50 @@ class Exporter(Loop):
 def _chunks(ids: Collection[str]) -> list[list[str]]:
     listed = list(ids)
     return [listed[start : start + PAGE] for start in range(0, len(listed), PAGE)]
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def write_dead_letter(job: Job, room: int) -> bytes:
+    """Write a dead letter. A job too large for a message leaves its payload in the store, and says so."""
+    return _fit(make_record(job) | {"version": job.version}, room)
+
+
+def write_retry(job: Job, event: Event, room: int) -> bytes:
+    """Write a retry that changed something: what the next attempt runs with."""
+    record = make_record(job) | {"version": job.version, "move": event.move, "run": event.run}
+    record["changes"] = redact(changes_after(job, event))
+    if event.who is not None:
+        record["who"] = event.who
+    return _fit(record, room)
+
+
+def _fit(record: dict[str, Json], room: int) -> bytes:
+    body = _encode(record)
+    if len(body) <= room:
+        return body
+    return _encode(record | {"payload": None, "changes": None, "left_out": "payload: larger than a message may be"})
+
+
+def make_headers(job: Job) -> dict[str, str]:
+    """Make the headers by which readers choose, and add those that the task came with."""
+    headers = {name: value for name, value in job.readable_options.headers.items() if value.isascii()}
+    own = {"Redrive-Id": job.id, "Redrive-Task": job.task, "Redrive-Queue": job.queue, "Redrive-Agent": job.agent}
+    return headers | {name: value for name, value in own.items() if value is not None and value.isascii()}
+
+
+def has_changed(job: Job, event: Event) -> bool:
+    """Whether the move changed what the next attempt runs with."""
+    after = changes_after(job, event)
+    return bool(after) and after != changes_of_run(job, event.run)
+
+
+def changes_after(job: Job, event: Event) -> Json:
+    """Return what the attempt after the move ran with; what the job has now, where there was no later attempt."""
+    later = [attempt.run for attempt in job.history if attempt.run > event.run]
+    return changes_of_run(job, min(later)) if later else job.changes
+
+
+def changes_of_run(job: Job, run: int) -> Json:
+    return next((attempt.changes for attempt in job.history if attempt.run == run and attempt.changes), None)
