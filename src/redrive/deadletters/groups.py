@@ -275,7 +275,7 @@ async def count_dead(store: Store, groups: Sequence[Group]) -> dict[str | None, 
     if len(groups) > FEW:
         counted = await store.count(Filter(states=(State.dead,)), by=("fingerprint",))
         return {str(name): number for (name,), number in counted.items()}
-    chosen: dict[str | None, Filter] = {
-        group.fingerprint: Filter(states=(State.dead,), fingerprint=group.fingerprint) for group in groups
+    return {
+        group.fingerprint: sum((await store.count(Filter((State.dead,), fingerprint=group.fingerprint))).values())
+        for group in groups
     }
-    return {name: sum((await store.count(filter)).values()) for name, filter in chosen.items()}
