@@ -152,33 +152,18 @@ class TaskMethods:
             queue=queue,
             policy=Policy(**{key: options[key] for key in _POLICY_OPTIONS if options.get(key) is not None}),
             wants_context=wants_context,
-            timeout=options.get("timeout"),
             retry_on=_read_classes("retry_on", options.get("retry_on")),
             give_up_on=_read_classes("give_up_on", options.get("give_up_on")),
-            idempotent=bool(options.get("idempotent", False)),
-            adapt=options.get("adapt"),
-            downstream=options.get("downstream"),
             credentials=check_names("credentials", options.get("credentials") or ()),
-            result_policy=options.get("result_policy", True),
             schedules=_read_schedules(options.get("schedule")),
-            effects=options.get("effects", ()),
-            retry_policy=options.get("retry_policy", "replay"),
-            requires=options.get("requires", ()),
-            consent=options.get("consent", False),
-            read_only=bool(options.get("read_only", False)),
-            wraps=options.get("wraps"),
             key_template=options.get("idempotency_key"),
+            **{key: options[key] for key in _TASK_OPTIONS & options.keys()},
         )
         self._check_schedules(handler)
         self.core.registry.add(handler)
         self._workers.tell(Loop.nudge)
-        kinds = {
-            (True, True): AsyncContextTask,
-            (True, False): AsyncTask,
-            (False, True): PlainContextTask,
-            (False, False): PlainTask,
-        }
-        return kinds[handler.is_async, wants_context](cast("TaskHome", self), handler)
+        kinds = (AsyncTask, AsyncContextTask) if handler.is_async else (PlainTask, PlainContextTask)
+        return kinds[wants_context](cast("TaskHome", self), handler)
 
     def _check_schedules(self, handler: Handler) -> None:
         """Refuse schedules that never fire, and payloads that the task cannot use."""
@@ -270,4 +255,7 @@ def _read_classes(field: str, value: object) -> tuple[type[BaseException], ...]:
 
 _OPTIONS: Final = frozenset(name for form in get_overloads(TaskMethods.task) for name in form.__kwdefaults__ or ())
 """The options of `@rd.task`, as its signatures name them."""
+_OWN_OPTIONS: Final = {"queue", "retry_on", "give_up_on", "credentials", "schedule", "idempotency_key"}
+_TASK_OPTIONS: Final = _OPTIONS - _OWN_OPTIONS - set(Policy.__struct_fields__) | {"timeout"}
+"""The options that a handler takes as they are given."""
 _POLICY_OPTIONS: Final = (_OPTIONS & set(Policy.__struct_fields__)) - {"timeout"}

@@ -90,14 +90,11 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _CLEARED: Final[dict[str, Any]] = {
-    "resolved_at": None,
-    "resolved_in": None,
-    "ignored_at": None,
-    "ignored_until": None,
-    "ignored_rate": None,
-    "ignored_count": None,
-    "ignored_from": 0,
+    field.name: field.default
+    for field in msgspec.structs.fields(GroupState)
+    if field.name.startswith(("resolved_", "ignored_"))
 }
+"""The fields that a change of the status clears."""
 
 
 # ---- judging
@@ -342,10 +339,7 @@ def rank_strategies(lessons: Sequence[Lesson]) -> list[Tried]:
 _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
     "at_once": ("redrive", "See whether what it calls is well again, then redrive."),
     "later": ("redrive", "It heals with time. Redrive later."),
-    "changed": (
-        "change",
-        "The same again fails again. Redrive it changed: less context, another model or agent.",
-    ),
+    "changed": ("change", "The same again fails again. Redrive it changed: less context, another model or agent."),
     "person": ("fix", "Waiting does not heal it. Fix the cause, then redrive, or discard."),
     "unknown": ("look", "Find out what the error means, fix it, then redrive."),
 }
@@ -452,17 +446,8 @@ def view(
     letter: Job | None = None,
 ) -> GroupView:
     known = state or _note_deaths(group, GroupState(), now)
-    return GroupView(
-        group,
-        known,
-        dead,
-        trend(group, known, dead, now),
-        _burials(known, now - DAY, now),
-        _burials(known, now - 2 * DAY, now - DAY),
-        suggest(group, lessons, letter=letter),
-        tuple(lessons),
-        letter=letter,
-    )
+    tried, days = suggest(group, lessons, letter=letter), _last_days(known, now)
+    return GroupView(group, known, dead, trend(group, known, dead, now), *days, tried, tuple(lessons), letter=letter)
 
 
 def largest(counted: Mapping[tuple[str | None, ...], int], number: int) -> list[str]:
@@ -477,11 +462,12 @@ def trend(group: Group, state: GroupState, dead: int, now: float) -> Trend:
         return "quiet" if dead else "cured"
     if now - group.first_at < DAY:
         return "new"
-    today, before = _burials(state, now - DAY, now), _burials(state, now - 2 * DAY, now - DAY)
+    today, before = _last_days(state, now)
     return "growing" if today > before else "shrinking" if today < before else "steady"
 
 
-def _burials(state: GroupState, since: float, until: float) -> int:
-    """Counts deaths noticed in the hours after the hour of `since`, up to the hour of `until`."""
-    first, last = int(since // HOUR), int(until // HOUR)
-    return sum(number for hour, number in state.hours if first < hour <= last)
+def _last_days(state: GroupState, now: float) -> tuple[int, int]:
+    """Counts the deaths noticed in the last 24 hours, up to the present one, and in the 24 hours before."""
+    ages = [(int(now // HOUR) - hour, number) for hour, number in state.hours]
+    today, before = (sum(number for age, number in ages if first <= age < first + 24) for first in (0, 24))
+    return today, before
