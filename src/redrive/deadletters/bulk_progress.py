@@ -9,21 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from redrive.deadletters.bulk_run import (
-    CHUNK,
-    GOING,
-    HOLDS_GROUPS,
-    PASS_RATE,
-    SETTLED,
-    Canary,
-    GroupScore,
-    ItemStatus,
-    Pace,
-    RedriveRun,
-    RunItem,
-    RunLine,
-    Verdict,
-)
+from redrive.deadletters import bulk_run
+from redrive.deadletters.bulk_run import Canary, GroupScore, ItemStatus, Pace, RedriveRun, RunItem, RunLine, Verdict
 
 REASONS_KEPT: Final = 20
 STORY_KEPT: Final = 50
@@ -48,9 +35,9 @@ def turns(run: RedriveRun, last: int) -> list[int]:
 # ---- rate
 
 
-def room(run: RedriveRun, now: float, most: int = CHUNK) -> int:
+def room(run: RedriveRun, now: float, most: int = bulk_run.CHUNK) -> int:
     """Computes how many items may move now, limited by the rate, the canary's size and `most`."""
-    if run.state not in GOING:
+    if run.state not in bulk_run.GOING:
         return 0
     if run.rate is not None:
         most = min(most, int(_refill(run, now).saved))
@@ -62,7 +49,7 @@ def room(run: RedriveRun, now: float, most: int = CHUNK) -> int:
 def waits_for_time(run: RedriveRun) -> bool:
     """Whether the next move waits for nothing but the rate."""
     waits_for_canary = run.state == "canary" and run.canary is not None and run.canary.moved >= run.canary.size
-    return run.state in GOING and run.rate is not None and bool(run.left) and not waits_for_canary
+    return run.state in bulk_run.GOING and run.rate is not None and bool(run.left) and not waits_for_canary
 
 
 def _refill(run: RedriveRun, now: float) -> Pace:
@@ -80,12 +67,12 @@ def record_items(
 ) -> RedriveRun:
     """Updates the run for changed items of chunk `number`; `took` of the items were taken for the first time."""
     changed = [
-        (number * CHUNK + place, new)
+        (number * bulk_run.CHUNK + place, new)
         for place, (old, new) in enumerate(zip(before, after, strict=True))
         if old.status != new.status
     ]
     totals = Counter(item.status for _, item in changed)
-    moved, ended = totals["moved"], sum(totals[status] for status in SETTLED)
+    moved, ended = totals["moved"], sum(totals[status] for status in bulk_run.SETTLED)
     open_in = list(run.open_in)
     open_in[number] += moved - ended
     return msgspec.structs.replace(
@@ -183,7 +170,7 @@ def advance(run: RedriveRun, now: float) -> RedriveRun:
     run = _apply_verdict(run, now)
     if run.words and not run.left:
         run = msgspec.structs.replace(run, words={})  # no longer needed, and the words may hold job contents
-    if run.state in GOING and not run.left:
+    if run.state in bulk_run.GOING and not run.left:
         run = msgspec.structs.replace(run, state="settling")
     if run.state == "settling" and (not run.open or _has_waited(run, now)):
         still = f"{run.open} still open" if run.open else None
@@ -221,7 +208,7 @@ def _add_to_story(run: RedriveRun, said: RunLine, **changes: Any) -> RedriveRun:
 
 def paused(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
     """Pauses the run: no more items move until it is resumed; moved jobs continue. None if the run is not moving."""
-    if run.state not in GOING:
+    if run.state not in bulk_run.GOING:
         return None
     reason = f"paused by {who}" + (f": {why}" if why else "")
     return _add_to_story(run, RunLine(now, "paused", who, why), state="paused", paused_in=run.state, reason=reason)
@@ -241,7 +228,7 @@ def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int 
     changes: dict[str, Any] = {"state": "moving", "reason": None, "paused_in": None}
     changes["pace"] = Pace(now) if run.rate is not None else None
     if canary:
-        fresh = Canary(canary, last.pass_rate if last is not None else PASS_RATE, start=run.position)
+        fresh = Canary(canary, last.pass_rate if last is not None else bulk_run.PASS_RATE, start=run.position)
         changes |= {"state": "canary", "canary": fresh}
     elif canary is None and last is not None and last.verdict is None:
         changes["state"] = run.paused_in or "moving"
@@ -250,7 +237,7 @@ def resumed(run: RedriveRun, now: float, who: str, why: str | None, canary: int 
 
 def cancelled(run: RedriveRun, now: float, who: str, why: str | None) -> RedriveRun | None:
     """Cancels the run: no more items move; moved ones stay moved and are counted when they end. None if it is over."""
-    if run.state not in HOLDS_GROUPS:
+    if run.state not in bulk_run.HOLDS_GROUPS:
         return None
     reason = f"cancelled by {who}" + (f": {why}" if why else "")
     return advance(_add_to_story(run, RunLine(now, "cancelled", who, why), state="cancelled", reason=reason), now)

@@ -32,25 +32,9 @@ from redrive.engine.paging import read_pages
 from redrive.engine.queue_pauses import read_paused_queues
 from redrive.engine.registry import Handler
 from redrive.errors import IllegalMove
+from redrive.retries import comebacks
 from redrive.retries.breaker import BREAKER, Breaker, name_of_key, verdict
-from redrive.retries.comebacks import (
-    ANSWERS,
-    BY_ITSELF,
-    FIRST,
-    Answers,
-    First,
-    asks_for,
-    fails_alike,
-    group_key,
-    may_follow,
-    next_time,
-    release_followers,
-    sentence,
-    still_down,
-    times_for,
-    tries_for,
-    window_of_alike,
-)
+from redrive.retries.comebacks import ANSWERS, BY_ITSELF, FIRST, Answers, First
 from redrive.retries.decision import Abilities, Case
 from redrive.retries.preflight import NotReady
 from redrive.retries.remedies import OTHERWISE, WAYS, another_rung, change_name
@@ -123,7 +107,7 @@ class Comebacks:
         self._breakers = {kept.key: kept.value for kept in await BREAKER.all(self._core.store)}
         under_way = {kept.key: kept.value for kept in firsts if await self._under_way(kept)}
         now = self._core.clock.now()
-        self._asked = {asks_for(first, now) for first in under_way.values()} - {None}
+        self._asked = {comebacks.asks_for(first, now) for first in under_way.values()} - {None}
         moved = 0
         answers = await ANSWERS.all(self._core.store)
         for kept in answers:
@@ -133,7 +117,7 @@ class Comebacks:
         for fingerprint, waits_for in dict.fromkeys((group.fingerprint, group.held_for) for group in ours):
             if fingerprint is None:
                 moved += await self._each_alone()
-            elif waits_for not in answering and group_key(fingerprint, waits_for) not in under_way:
+            elif waits_for not in answering and comebacks.group_key(fingerprint, waits_for) not in under_way:
                 moved += await self._send_first(fingerprint, waits_for)
         return moved
 
@@ -154,9 +138,9 @@ class Comebacks:
                 await self._leave_to_a_person(job, found.why)
             elif isinstance(found, Go):
                 first = First(job.id, self._core.clock.now(), fingerprint, waits_for, job.category)
-                self._asked.add(asks_for(first, first.at))
+                self._asked.add(comebacks.asks_for(first, first.at))
                 return await self._bring_back(
-                    {job.id: found}, (FIRST.put(group_key(fingerprint, waits_for), first, 0),)
+                    {job.id: found}, (FIRST.put(comebacks.group_key(fingerprint, waits_for), first, 0),)
                 )
         return 0
 
@@ -181,7 +165,7 @@ class Comebacks:
         puts = [FIRST.drop(kept.key, kept.version)]
         if job is not None and job.state is State.done and first.waits_for is not None:
             puts.append(self._answering(first.waits_for, job))
-        elif job is not None and job.state is State.dead and still_down(job, first):
+        elif job is not None and job.state is State.dead and comebacks.still_down(job, first):
             await self._pass_over(first, job)
         await try_commit(self._core.store, puts=puts, what=f"job {first.job_id} went first and ended")
         return False
@@ -194,13 +178,13 @@ class Comebacks:
         """Moves the other dead letters that are due to their next time. After the last time, a person decides about the
         dead letters of the failed job's group; those of other groups, of which none was tried, try themselves."""
         why = f"job {failed.short_id} {{}} went first and failed again: {failed.error_class}"
-        within = window_of_alike(self._core.registry.policy_for(failed), failed)
+        within = comebacks.window_of_alike(self._core.registry.policy_for(failed), failed)
         moves = [
             move
             async for job in self._due(None if first.waits_for else first.fingerprint, first.waits_for, within)
             if job.id != failed.id
             and job.state is State.dead
-            and fails_alike(job, failed, first)
+            and comebacks.fails_alike(job, failed, first)
             and (move := self._passed_over(job, why, first)) is not None
         ]
         for start in range(0, len(moves), PAGE):
@@ -209,7 +193,7 @@ class Comebacks:
     def _passed_over(self, job: Job, why: str, first: First) -> Transition | None:
         now, own = self._core.clock.now(), job.fingerprint == first.fingerprint
         why = why.format("of its group" if own else f"that calls {name_of_key(first.waits_for or '')}, too,")
-        found = next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
+        found = comebacks.next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
         if found is None and not own:
             return None
         if found is None:
@@ -224,7 +208,7 @@ class Comebacks:
     async def _follow(self, kept: Kept[Answers]) -> int:
         """Brings back jobs that died before their downstream answered again, as many as the rate allows by now."""
         now, store = self._core.clock.now(), self._core.store
-        number, after = release_followers(kept.value, now)
+        number, after = comebacks.release_followers(kept.value, now)
         if number < 1:
             return 0
         chosen = Filter(states=(State.dead,), held_for=kept.key, returns_by=FAR, until=kept.value.at + INSTANT)
@@ -246,7 +230,7 @@ class Comebacks:
         for start in range(0, len(ids), number):
             for job in await self._core.store.get(ids[start : start + number]):
                 policy, now = self._core.registry.policy_for(job), self._core.clock.now()
-                if len(going) == number or not may_follow(job, policy, now, sure=sure):
+                if len(going) == number or not comebacks.may_follow(job, policy, now, sure=sure):
                     continue
                 found = await self._verdict(job)
                 held_back |= found == LATER
@@ -323,15 +307,15 @@ class Comebacks:
 
     def _came_back(self, job: Job, now: float, changes: tuple[Change, ...]) -> Transition:
         policy = self._core.registry.policy_for(job)
-        most = max(len(times_for(policy, job.category)), job.comebacks + 1)
+        most = max(len(comebacks.times_for(policy, job.category)), job.comebacks + 1)
         why = f"It comes back by itself (comeback {job.comebacks + 1} of {most})"
         changed = fields_of_next_run(merge(decode(job.changes_json), changes), *read_names(changes)) if changes else {}
-        tries = tries_for(job.category)
+        tries = comebacks.tries_for(job.category)
         return lifecycle.came_back(job, now, tries=tries, who=BY_ITSELF, why=f"{why}.", changed=changed)
 
     async def _leave_to_a_person(self, job: Job, why: str) -> None:
         now = self._core.clock.now()
-        why = sentence(f"It does not come back by itself: {why}")
+        why = comebacks.sentence(f"It does not come back by itself: {why}")
         await self._apply([lifecycle.rerouted(job, now, lane="manual", who=BY_ITSELF, why=why)])
 
     async def _apply(self, moves: Sequence[Transition]) -> None:

@@ -19,40 +19,15 @@ from redrive.core.commit import Proposal, commit_each, decide_and_commit, try_co
 from redrive.core.job import Cause, Failure, Job, Json, State
 from redrive.core.lifecycle import Transition
 from redrive.core.policy import DEFAULT, Policy
-from redrive.core.store import Put, Store
+from redrive.core.store import Store
 from redrive.engine.bus import Bus, BusEvent
 from redrive.engine.clock import Clock
 from redrive.engine.registry import Handler
 from redrive.engine.worker_registry import PARKED
 from redrive.errors import StoreError
 from redrive.http.policy import HTTP_TASK
-from redrive.retries.breaker import (
-    BREAKER,
-    Breaker,
-    FailureCounts,
-    Window,
-    begin_probe,
-    caller_of,
-    close_breaker,
-    describe_state,
-    fail_probe,
-    from_elsewhere,
-    host_of,
-    key_of,
-    leave_alone,
-    limited_key,
-    name_of_key,
-    open_breaker,
-    opens,
-    release_parked,
-    reopen,
-    shows_answer,
-    shows_recovery,
-    verdict,
-    wait_for_all,
-    waits,
-    with_error,
-)
+from redrive.retries import breaker as rules
+from redrive.retries.breaker import BREAKER, Breaker, FailureCounts, Window
 from redrive.retries.comebacks import ANSWERS, Answers
 
 log = logging.getLogger("redrive.breakers")
@@ -92,7 +67,7 @@ class Breakers:
         known = [breaker for breaker, _ in self._known.values()]
         failed = [breaker.job for breaker in known if breaker.job is not None]
         jobs = {job.id: job for job in await self._store.get(failed)} if failed else {}
-        return [with_error(breaker, jobs.get(breaker.job or "")) for breaker in known]
+        return [rules.with_error(breaker, jobs.get(breaker.job or "")) for breaker in known]
 
     @property
     def calm(self) -> bool:
@@ -138,7 +113,7 @@ class Breakers:
         async with self._counting:
             await self._refresh()
         for key in self._keys(job, handler):
-            if verdict(self._known[key][0], job.id, self._clock.now()) != "run":
+            if rules.verdict(self._known[key][0], job.id, self._clock.now()) != "run":
                 return await self._admit(job, key)
         return None
 
@@ -146,13 +121,12 @@ class Breakers:
         """Lists the known breakers of what the job calls, as far as this is known before the job runs."""
         if not self._known:
             return []
-        last = next((attempt for attempt in reversed(job.history) if attempt.failure is not None), None)
-        failure, group = (last.failure, last.fingerprint) if last is not None else (None, None)
+        failure, group = _last_failure(job)
         downstream = downstream_of(job, handler)
-        limited = limited_key(downstream, failure)
-        keys = {key_of(job, downstream=downstream, failure=failure, fingerprint=group), limited}
+        limited = rules.limited_key(downstream, failure)
+        keys = {rules.key_of(job, downstream=downstream, failure=failure, fingerprint=group), limited}
         for key, (breaker, _) in self._known.items():
-            if breaker.probe == job.id or (limited is None and caller_of(job) in breaker.callers):
+            if breaker.probe == job.id or (limited is None and rules.caller_of(job) in breaker.callers):
                 keys.add(key)
         return [key for key in self._known if key in keys]
 
@@ -166,13 +140,13 @@ class Breakers:
         async def decide() -> Proposal[Transition | None]:
             await self._look()
             now, (breaker, version) = self._clock.now(), self._known.get(key, (None, 0))
-            judged = verdict(breaker, job.id, now) if breaker is not None else "run"
+            judged = rules.verdict(breaker, job.id, now) if breaker is not None else "run"
             if breaker is not None and (judged == "park" or breaker.state == "closed"):
                 return Proposal(about, self._parked(job, breaker, now))
             if breaker is None or judged == "run":
                 return Proposal(about, None)
             return Proposal(
-                about, None, puts=[BREAKER.put(key, begin_probe(breaker, job.id, now), version)], done="probed"
+                about, None, puts=[BREAKER.put(key, rules.begin_probe(breaker, job.id, now), version)], done="probed"
             )
 
         parked, _ = await decide_and_commit(self._store, decide)
@@ -181,12 +155,12 @@ class Breakers:
         return parked
 
     def _parked(self, job: Job, breaker: Breaker, now: float) -> Transition:
-        matter = describe_state(breaker) if breaker.down else "was down until just now"
+        matter = rules.describe_state(breaker) if breaker.down else "was down until just now"
         return lifecycle.held_back(
             job,
             now,
             because="circuit_open",
-            why=f"{name_of_key(breaker.key)} {matter} ({breaker.cause}); parked without using an attempt.",
+            why=f"{rules.name_of_key(breaker.key)} {matter} ({breaker.cause}); parked without using an attempt.",
             recommendation=f"Nothing to do: it comes back by itself when {breaker.key} answers again.",
             held_for=breaker.key,
         )
@@ -195,20 +169,20 @@ class Breakers:
         self, job: Job, handler: Handler, failure: Failure, cause: Cause, fingerprint: str | None, policy: Policy
     ) -> tuple[str | None, bool]:
         """Counts a failure of what was called; returns the key of its open breaker, and whether the job probed."""
-        if not opens(failure, cause):
-            if shows_answer(failure, cause):
+        if not rules.opens(failure, cause):
+            if rules.shows_answer(failure, cause):
                 await self.succeeded(job, handler, failure)  # the called service answered: the failure is the job's own
             elif self._known:
                 await self.no_verdict(job)
             return None, False
         if not policy.breaker_after:
             return None, False
-        downstream, asked = downstream_of(job, handler), wait_for_all(failure, cause, policy.max_wait)
-        limited = limited_key(downstream, failure) if asked else None
+        downstream, asked = downstream_of(job, handler), rules.wait_for_all(failure, cause, policy.max_wait)
+        limited = rules.limited_key(downstream, failure) if asked else None
         if limited is not None and asked:
             async with self._counting:
                 return await _spared(self._leave_alone(limited, job, failure, asked, policy), (None, False))
-        key = key_of(job, downstream=downstream, failure=failure, fingerprint=fingerprint)
+        key = rules.key_of(job, downstream=downstream, failure=failure, fingerprint=fingerprint)
         if key is None:
             return None, False
         async with self._counting:
@@ -221,14 +195,14 @@ class Breakers:
         now, probed = self._clock.now(), [each for each in self._known.values() if each[0].probe == job.id]
         for breaker, version in probed:
             if breaker.key != key:
-                await self._write(breaker.key, fail_probe(breaker, job.id, now), version)
+                await self._write(breaker.key, rules.fail_probe(breaker, job.id, now), version)
         pause, release = policy.breaker_pause or 5.0, policy.breaker_release or 20.0
         before: Breaker | None = None
 
         def change(known: Breaker | None) -> Breaker:
             nonlocal before
             before = known
-            after = leave_alone(key, job, failure, now, asked, pause=pause, release=release, before=before)
+            after = rules.leave_alone(key, job, failure, now, asked, pause=pause, release=release, before=before)
             return known if known is not None and after == known else after
 
         after = await BREAKER.update(self._store, key, change)
@@ -240,7 +214,7 @@ class Breakers:
     def _tell_of_limit(self, before: Breaker | None, after: Breaker, job: Job, failure: Failure) -> None:
         """Logs and publishes that a rate limit began; a later end of a known limit is not reported again."""
         if before is None or not before.down:
-            log.warning("%s %s (%s): its jobs are parked", after.key, describe_state(after), failure.summary)
+            log.warning("%s %s (%s): its jobs are parked", after.key, rules.describe_state(after), failure.summary)
             self._publish(OPENED, after, job)
 
     async def _count(
@@ -250,7 +224,7 @@ class Breakers:
         if known is not None and known[0].state != "closed":
             probed = known[0].probe == job.id
             if probed:
-                await self._write(key, fail_probe(known[0], job.id, now), known[1])
+                await self._write(key, rules.fail_probe(known[0], job.id, now), known[1])
             return key, probed
         if key.startswith("group:"):
             self.counts.troubles.setdefault(job.task, set()).add(key)
@@ -259,7 +233,7 @@ class Breakers:
             return None, False
         self.counts.windows.pop(key, None)
         pause, release = policy.breaker_pause or 5.0, policy.breaker_release or 20.0
-        breaker = open_breaker(key, cause.detail, job.id, now, pause=pause, release=release)
+        breaker = rules.open_breaker(key, cause.detail, job.id, now, pause=pause, release=release)
         if await self._write(key, breaker, known[1] if known else 0):
             log.warning("%s is down (%s): its jobs are parked, a probe follows in %g s", key, failure.summary, pause)
             self._publish(OPENED, breaker, job)
@@ -275,15 +249,15 @@ class Breakers:
         for group in self.counts.troubles.pop(job.task, ()):
             self.counts.windows.pop(group, None)  # not every job of the task fails
         key = _key(job, handler)
-        if key is not None and answer is not None and from_elsewhere(key, answer):
+        if key is not None and answer is not None and rules.from_elsewhere(key, answer):
             key = None
         if key is not None:
             self.counts.windows.pop(key, None)
         down = [breaker for known in self._keys(job, handler) if (breaker := self._known[known][0]).down]
         for breaker in down:
-            if answer is not None and from_elsewhere(breaker.key, answer):
+            if answer is not None and rules.from_elsewhere(breaker.key, answer):
                 await self.no_verdict(job)
-            elif shows_recovery(breaker, job):
+            elif rules.shows_recovery(breaker, job):
                 await _spared(self.close(breaker.key), False)
         if key is not None and not down and key in await _spared(self._waited_for(), frozenset[str]()):
             await _spared(self._tell_waiting(key), None)
@@ -306,22 +280,18 @@ class Breakers:
         what = f"those that wait for {key} were told"
         await try_commit(self._store, puts=[ANSWERS.put(key, answers, 0)], what=what)  # refused if already noted
 
-    def _answering(self, key: str, release: float) -> Put:
-        now = self._clock.now()
-        return ANSWERS.put(key, Answers(now, now, release))
-
     async def send(self, job: Job) -> None:
         """Makes a parked job that a person runs by hand the probe of its open breaker, before the pause is over."""
         await self._look()
         found = self._known.get(job.held_for or "")
         if found is not None and found[0].state == "open":
-            await self._write(found[0].key, begin_probe(found[0], job.id, self._clock.now()), found[1])
+            await self._write(found[0].key, rules.begin_probe(found[0], job.id, self._clock.now()), found[1])
 
     async def no_verdict(self, job: Job) -> None:
         """Frees the breakers that this job probed: the probe ended without a result, so the next probe may run."""
         for key, (breaker, version) in list(self._known.items()):
             if breaker.probe == job.id:
-                await _spared(self._write(key, reopen(breaker, self._clock.now()), version), False)
+                await _spared(self._write(key, rules.reopen(breaker, self._clock.now()), version), False)
 
     async def close(self, key: str) -> bool:
         """Closes a breaker, and its parked jobs come back; returns False where the breaker is not open."""
@@ -332,8 +302,10 @@ class Breakers:
             breaker, version = self._known.get(key, (None, 0))
             if breaker is None or breaker.state == "closed":
                 return Proposal(about, None)
-            after = BREAKER.put(key, close_breaker(breaker, self._clock.now()), version)
-            return Proposal(about, breaker, puts=[after, self._answering(key, breaker.release)], done="closed")
+            now = self._clock.now()
+            after = BREAKER.put(key, rules.close_breaker(breaker, now), version)
+            answers = ANSWERS.put(key, Answers(now, now, breaker.release))
+            return Proposal(about, breaker, puts=[after, answers], done="closed")
 
         breaker, _ = await decide_and_commit(self._store, decide)
         if breaker is None:
@@ -385,9 +357,9 @@ class Breakers:
     async def _probe(self, key: str, breaker: Breaker, version: int, parked: int) -> list[Transition]:
         """Sends the oldest parked job as the probe, once the pause is over and no other probe is under way."""
         if breaker.probe is not None and await self._vanished(breaker.probe):
-            breaker = reopen(breaker, self._clock.now())
+            breaker = rules.reopen(breaker, self._clock.now())
             await self._write(key, breaker, version)
-        if waits(breaker, self._clock.now()):
+        if rules.waits(breaker, self._clock.now()):
             return []  # not yet, or a probe is under way
         lifted = await self._lift(key, 1, f"probes whether {key} answers again")
         if not lifted and not parked and self._clock.now() - breaker.until > FORGOTTEN_AFTER:
@@ -404,7 +376,7 @@ class Breakers:
         if not parked:
             await self._write(key, None, version)
             return []
-        number, after = release_parked(breaker, self._clock.now())
+        number, after = rules.release_parked(breaker, self._clock.now())
         if number < 1 or not await self._write(key, after, version):
             return []
         return await self._lift(key, number, f"{key} answers again")
@@ -429,7 +401,7 @@ def downstream_of(job: Job, handler: Handler | None) -> str | None:
     """Names what the job calls, where that is declared: the host of a delivery, or the task's `downstream=`."""
     if job.task == HTTP_TASK:
         url = _input(job).get("url")
-        return host_of(url) if isinstance(url, str) else None
+        return rules.host_of(url) if isinstance(url, str) else None
     return handler.downstream_of(_input(job)) if handler is not None and handler.names_downstream else None
 
 
@@ -441,6 +413,11 @@ def _input(job: Job) -> dict[str, Json]:
 
 def _key(job: Job, handler: Handler) -> str | None:
     """Makes the key of the breaker that a job depends on, by its downstream, else by its last failure."""
+    failure, group = _last_failure(job)
+    return rules.key_of(job, downstream=downstream_of(job, handler), failure=failure, fingerprint=group)
+
+
+def _last_failure(job: Job) -> tuple[Failure | None, str | None]:
+    """Returns the last failure of a job, and its error group."""
     last = next((attempt for attempt in reversed(job.history) if attempt.failure is not None), None)
-    failure, group = (last.failure, last.fingerprint) if last is not None else (None, None)
-    return key_of(job, downstream=downstream_of(job, handler), failure=failure, fingerprint=group)
+    return (last.failure, last.fingerprint) if last is not None else (None, None)

@@ -15,23 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
+from redrive.core import schedule as rules
 from redrive.core.commit import commit, try_commit
 from redrive.core.documents import SCHEDULE
 from redrive.core.job import At, Job, Json, State
-from redrive.core.schedule import (
-    ON_TIME,
-    SLOT_HEADER,
-    Cron,
-    Due,
-    Mark,
-    ScheduleState,
-    due_slots,
-    run_at,
-    schedule_name,
-    skip_all,
-    slot_key,
-    slot_text,
-)
+from redrive.core.schedule import ON_TIME, SLOT_HEADER, Cron, Due, Mark, ScheduleState
 from redrive.core.store import Document, Filter, Store
 from redrive.core.times import zone_of
 from redrive.core.view import Shown
@@ -185,8 +173,10 @@ class _Schedule:
             return None  # it waits for its turn
         slots = slots_between(cron.line, cron.tz, mark.last, self._now, cron.cap + BEYOND)
         if earlier is not None:
-            return skip_all(slots), f"{_describe_slots(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
-        due = due_slots(cron, slots, self._now)
+            return rules.skip_all(
+                slots
+            ), f"{_describe_slots(slots)} skipped: job {earlier.short_id} is still {earlier.state}"
+        due = rules.due_slots(cron, slots, self._now)
         return due, _describe_left_out(cron, due, slots)
 
     async def _open_job(self, standing: ScheduleState) -> Job | None:
@@ -213,9 +203,9 @@ class _Schedule:
 
     def _options(self, slot: float) -> dict[str, Any]:
         return {
-            "idempotency_key": slot_key(self._name, slot),
-            "run_at": datetime.fromtimestamp(run_at(self._name, self._cron, slot), UTC),
-            "headers": {SLOT_HEADER: slot_text(slot)},
+            "idempotency_key": rules.slot_key(self._name, slot),
+            "run_at": datetime.fromtimestamp(rules.run_at(self._name, self._cron, slot), UTC),
+            "headers": {SLOT_HEADER: rules.slot_text(slot)},
         }
 
     async def _save(self, standing: ScheduleState, version: int) -> bool:
@@ -233,11 +223,11 @@ class _Schedule:
 def _list_registered(registry: Registry) -> Iterator[tuple[str, str, Cron]]:
     for handler in list(registry.handlers.values()):
         for number, cron in enumerate(handler.schedules):
-            yield schedule_name(handler.name, number), handler.name, cron
+            yield rules.schedule_name(handler.name, number), handler.name, cron
 
 
 def _describe_slots(slots: Sequence[float]) -> str:
-    last = slot_text(slots[-1])
+    last = rules.slot_text(slots[-1])
     return f"slot {last}" if len(slots) == 1 else f"{len(slots)} slots up to {last}"
 
 
@@ -247,7 +237,7 @@ def _describe_left_out(cron: Cron, due: Due, slots: Sequence[float]) -> str | No
     number = f"{due.left_out} or more" if len(slots) == cron.cap + BEYOND else str(due.left_out)
     reached = "none of them is run" if cron.catch_up == "skip" else "only the last is run"
     done = f"no more than {cron.cap} are caught up on" if cron.catch_up == "all" else reached
-    return f"{number} slots from {slot_text(slots[0])} were missed and left out: {done}"
+    return f"{number} slots from {rules.slot_text(slots[0])} were missed and left out: {done}"
 
 
 # ---- looking

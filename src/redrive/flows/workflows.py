@@ -10,24 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from redrive.core import workflow as rules
 from redrive.core.checks import KEY_LIMIT, check_id, check_limit, check_name, optional_name
 from redrive.core.documents import WORKFLOW
 from redrive.core.job import Job, State, hash_payload, new_id
 from redrive.core.store import Inserted, Put
-from redrive.core.workflow import (
-    BLOCKED,
-    Flow,
-    FlowStep,
-    Output,
-    WorkflowStatus,
-    check_references,
-    order_steps,
-    shape_of,
-    status_of,
-    step_id,
-    store_references,
-    workflow_id,
-)
+from redrive.core.workflow import BLOCKED, Flow, FlowStep, Output, WorkflowStatus
 from redrive.engine.workflow_steps import WHO, make_recommendation
 from redrive.engine.workflow_steps import WorkflowSteps as Flows
 from redrive.errors import IllegalMove, InvalidOption, InvalidPayload, JobDead, JobDiscarded, JobNotFound, KeyReused
@@ -123,11 +111,11 @@ class Workflow:
         """
         task_name, options = _task_of(task)
         used: list[str] = []
-        payload = store_references(self._bind(task_name, args, kwargs), used, self)
+        payload = rules.store_references(self._bind(task_name, args, kwargs), used, self)
         step_name = self._free_name(name, task_name)
         plan = self._enqueuer.plan(task_name, options)
         prepared = self._enqueuer.prepare(plan._replace(handler=None) if used else plan, payload)
-        check_references(msgspec.json.decode(prepared.job.payload or "{}"), len(used))
+        rules.check_references(msgspec.json.decode(prepared.job.payload or "{}"), len(used))
         steps = [after] if isinstance(after, Step | str) else after
         waits_for = dict.fromkeys([*map(self._name_of, steps), *used])
         step = Step(self, step_name, tuple(waits_for))
@@ -172,7 +160,7 @@ class Workflow:
         """Accept all steps durably, or none. With a key it is safe to repeat: the same workflow comes back."""
         optional_name("idempotency_key", idempotency_key, KEY_LIMIT)
         optional_name("session_id", session_id)
-        order_steps({name: added.step.after for name, added in self._steps.items()})
+        rules.order_steps({name: added.step.after for name, added in self._steps.items()})
         flow = self._flow(idempotency_key)
         known = await self._home.flows.flow(flow.id)
         if known is not None:
@@ -185,14 +173,14 @@ class Workflow:
     def _flow(self, key: str | None) -> Flow:
         """Make the document of the workflow: its steps, the steps they wait for, and the jobs that do them."""
         now = self._core.clock.now()
-        id = new_id(now, random.getrandbits(74)) if key is None else workflow_id(self.name, key)
+        id = new_id(now, random.getrandbits(74)) if key is None else rules.workflow_id(self.name, key)
         jobs = {name: step.prepared.job for name, step in self._steps.items()}
-        shape = shape_of(
+        shape = rules.shape_of(
             (name, job.task, job.queue, self._steps[name].step.after, hash_payload(job.payload or "{}", job.task))
             for name, job in jobs.items()
         )
         steps = [
-            FlowStep(name, step_id(id, name) if number else id, job.task, self._steps[name].step.after)
+            FlowStep(name, rules.step_id(id, name) if number else id, job.task, self._steps[name].step.after)
             for number, (name, job) in enumerate(jobs.items())
         ]
         return Flow(id, self.name, tuple(steps), shape, now)
@@ -286,7 +274,7 @@ class WorkflowHandle:
     async def status(self) -> WorkflowStatus:
         """Read how the workflow stands, from its jobs."""
         jobs = await self._core.store.get([step.job_id for step in self._flow.steps])
-        return status_of(self._flow, {job.id: job for job in jobs})
+        return rules.status_of(self._flow, {job.id: job for job in jobs})
 
     async def result(self, timeout: Seconds | None = None) -> dict[str, Any]:
         """Wait until all steps are done; return by name the results of the steps that no other step waits for.
@@ -366,4 +354,4 @@ class Workflows:
         latest = sorted(named, key=lambda flow: -flow.created_at)[:limit]
         steps = [step.job_id for flow in latest for step in flow.steps]
         jobs = {job.id: job for job in await self._core.store.get(steps)}
-        return [status_of(flow, jobs) for flow in latest]
+        return [rules.status_of(flow, jobs) for flow in latest]

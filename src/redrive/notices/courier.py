@@ -22,21 +22,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from redrive.core import notice as rules
 from redrive.core.commit import try_commit
 from redrive.core.documents import WAITING, Kind
 from redrive.core.job import Job
-from redrive.core.notice import (
-    LONGEST_PAUSE,
-    Message,
-    Notice,
-    SentMessage,
-    Waiting,
-    insert_words,
-    is_recent,
-    pause_after,
-    plan,
-    with_words,
-)
+from redrive.core.notice import LONGEST_PAUSE, Message, Notice, SentMessage, Waiting
 from redrive.core.redact import redact_text
 from redrive.core.store import Put, Store
 from redrive.engine.clock import Clock
@@ -181,13 +171,13 @@ class ChannelState(msgspec.Struct, frozen=True, omit_defaults=True):
         return now < self.not_before <= now + LONGEST_PAUSE
 
     def after_success(self, message: Message, now: float) -> ChannelState:
-        lately = [sent for sent in self.sent if is_recent(sent, now)]
+        lately = [sent for sent in self.sent if rules.is_recent(sent, now)]
         return ChannelState(sent=(*lately, SentMessage(now, message.kind, message.alike)))
 
     def after_failure(self, error: str, now: float) -> ChannelState:
         failures = self.failures + 1
         since = now if self.down_since is None else self.down_since
-        return ChannelState(self.sent, failures, since, now + pause_after(failures), error)
+        return ChannelState(self.sent, failures, since, now + rules.pause_after(failures), error)
 
 
 class CourierState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -278,7 +268,7 @@ def plan_messages(channel: Channel, state: CourierState, waiting: Mapping[str, N
     if known.pauses(now):
         return []
     untold = [(key, notice) for key, notice in waiting.items() if channel.name not in notice.told]
-    return plan(untold, known.sent, now, one_by_one=channel.one_by_one)
+    return rules.plan(untold, known.sent, now, one_by_one=channel.one_by_one)
 
 
 @dataclass(eq=False)
@@ -317,7 +307,9 @@ class _CourierTurn:
                 self._keep(channel.name, failed)
                 await self._write()
                 text = "channel %s did not take %r (%d in a row), tried again in %.0f s: %s"
-                log.warning(text, channel.name, message.title, failed.failures, pause_after(failed.failures), error)
+                log.warning(
+                    text, channel.name, message.title, failed.failures, rules.pause_after(failed.failures), error
+                )
                 return
             self.sent += 1
             self._keep(channel.name, known.after_success(message, now))
@@ -328,8 +320,8 @@ class _CourierTurn:
         if not message.notice.quotes:
             return message
         jobs = await quoted_by(self.store, [message.notice])
-        text = insert_words(message.text, message.notice.quotes, jobs)
-        return replace(message, text=text, notice=with_words(message.notice, jobs))
+        text = rules.insert_words(message.text, message.notice.quotes, jobs)
+        return replace(message, text=text, notice=rules.with_words(message.notice, jobs))
 
     def _keep(self, channel: str, state: ChannelState) -> None:
         """Set a channel's state, and drop those of channels that no process has any more."""

@@ -14,21 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from redrive.core import repeats as rules
 from redrive.core.commit import commit, try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import Json
 from redrive.core.outcome import Outcome
-from redrive.core.repeats import (
-    ActionLoop,
-    RepeatRule,
-    SessionAction,
-    Watched,
-    describe_loop,
-    identify_action,
-    observe,
-    warn_agent,
-    write_repeats_notice,
-)
+from redrive.core.repeats import ActionLoop, SessionAction
 from redrive.engine.context import session_of
 from redrive.errors import InvalidInput, JobError, StoreError
 from redrive.jobs.enqueuer import SESSION_VARIABLE
@@ -39,7 +30,7 @@ if TYPE_CHECKING:
     from redrive.jobs.core import Core
 
 log = logging.getLogger("redrive.gateway")
-REPEATS: Final = Kind[Watched]("repeats", Watched)
+REPEATS: Final = Kind[rules.Watched]("repeats", rules.Watched)
 """Under the session's id: its last actions, as hashes."""
 SESSIONS: Final = 1_000
 """The most sessions whose successes are in memory."""
@@ -58,8 +49,8 @@ class RepeatedActions:
         self._looping: set[str] = set()
 
     @property
-    def rule(self) -> RepeatRule:
-        return RepeatRule(self._core.settings.repeats, self._core.settings.repeats_window)
+    def rule(self) -> rules.RepeatRule:
+        return rules.RepeatRule(self._core.settings.repeats, self._core.settings.repeats_window)
 
     async def watch(
         self, made: Awaitable[Outcome], task: Task[Any, Any] | str, params: Mapping[str, Json], session: object
@@ -71,7 +62,7 @@ class RepeatedActions:
             outcome = await made
         except InvalidInput as refused:
             if (loop := await self._observe(session, name, params, ok=False, job_id=None)) is not None:
-                refused.add_note(warn_agent(loop, self.rule))
+                refused.add_note(rules.warn_agent(loop, self.rule))
             raise
         return await self._add_warning(outcome, session, name, params)
 
@@ -92,7 +83,7 @@ class RepeatedActions:
         loop = await self._observe(session, task, params, ok=bool(outcome), job_id=outcome.operation_id)
         if loop is None:
             return outcome
-        message = f"{warn_agent(loop, self.rule)} {outcome.message}"
+        message = f"{rules.warn_agent(loop, self.rule)} {outcome.message}"
         return msgspec.structs.replace(outcome, message=message, repeats=loop.times)
 
     async def _observe(
@@ -101,7 +92,7 @@ class RepeatedActions:
         """Adds an action to the session's window; returns the loop it belongs to. A store that fails is only logged."""
         if not self.rule.times or not isinstance(session, str):
             return None
-        action = SessionAction(identify_action(task, params), ok)
+        action = SessionAction(rules.identify_action(task, params), ok)
         if ok and session not in self._looping:
             self._remember(session, action)
             return None
@@ -122,8 +113,8 @@ class RepeatedActions:
     async def _write(self, session: str, action: SessionAction, task: str, job_id: str | None) -> ActionLoop | None:
         actions, now = [*self._fine.pop(session, ()), action], self._core.clock.now()
 
-        def change(known: Watched | None) -> Watched:
-            return observe(known or Watched(), actions, task, self.rule, now)
+        def change(known: rules.Watched | None) -> rules.Watched:
+            return rules.observe(known or rules.Watched(), actions, task, self.rule, now)
 
         after = await REPEATS.update(self._core.store, session, change)
         loop = after.loop if after is not None else None
@@ -135,7 +126,7 @@ class RepeatedActions:
         return loop
 
     async def _tell(self, session: str, loop: ActionLoop, job_id: str | None) -> None:
-        notice = write_repeats_notice(session, loop, self.rule, job_id)
+        notice = rules.write_repeats_notice(session, loop, self.rule, job_id)
         log.warning("%s", notice.text)
         await commit(self._core.store, puts=make_puts(notice), what="people will be told that a session repeats itself")
         publish_notice(self._core.bus, notice)
@@ -144,7 +135,7 @@ class RepeatedActions:
         """Says which sessions repeat themselves now."""
         since = self._core.clock.now() - TOLD_FOR
         loops = [(kept.key, kept.value.loop) for kept in await REPEATS.all(self._core.store)]
-        return [describe_loop(session, loop, self.rule) for session, loop in loops if loop and loop.at >= since]
+        return [rules.describe_loop(session, loop, self.rule) for session, loop in loops if loop and loop.at >= since]
 
     async def forget(self, session: str) -> None:
         """Drops a session's window."""

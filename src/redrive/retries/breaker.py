@@ -25,18 +25,8 @@ PROBE_LASTS: Final = 900.0
 """Seconds without news after which a probe no longer counts."""
 LIMITING: Final = frozenset({403, 429})
 """Statuses by which a server says that all callers with this credential must wait."""
-PROVIDERS: Final = {
-    "anthropic": "anthropic",
-    "openai": "openai",
-    "google.genai": "google.genai",
-    "mistralai": "mistralai",
-    "cohere": "cohere",
-    "groq": "groq",
-    "together": "together",
-    "huggingface_hub": "huggingface",
-    "github": "github",
-    "githubkit": "github",
-}
+_ALIKE: Final = ("anthropic", "openai", "google.genai", "mistralai", "cohere", "groq", "together", "github")
+PROVIDERS: Final = {name: name for name in _ALIKE} | {"huggingface_hub": "huggingface", "githubkit": "github"}
 """Packages that call one provider only, each with the provider's name."""
 
 Verdict = Literal["run", "probe", "park"]

@@ -34,26 +34,9 @@ from redrive.jobs.core import Core
 from redrive.jobs.dead_letter import move_documents, same_work, settles
 from redrive.jobs.event_loop_thread import portal
 from redrive.retries.strategy import CRASHES_BEFORE_ALONE
+from redrive.scripts import cycle_rules
 from redrive.scripts.cycle_records import RunRecord
-from redrive.scripts.cycle_rules import (
-    CYCLE_NOTE,
-    GOOD,
-    CycleNote,
-    Left,
-    Status,
-    after_asking,
-    after_failure,
-    after_success,
-    conflicting,
-    key_of,
-    left_over,
-    names_of,
-    note_key,
-    same_input,
-    status_of,
-    turns_in,
-    was_asked,
-)
+from redrive.scripts.cycle_rules import CYCLE_NOTE, GOOD, CycleNote, Left, Status
 
 log = logging.getLogger("redrive.cycle")
 ROUNDS: Final = 10
@@ -201,22 +184,22 @@ class Turns:
         await self._spot.stop()
         elsewhere = [id for id, turn in self.turns.items() if turn.status == "running_elsewhere"]
         for job in await self._store.get(elsewhere) if elsewhere else []:
-            self.turns[job.id] = Turn("skipped" if job.state is State.done else status_of(job), job)
+            self.turns[job.id] = Turn("skipped" if job.state is State.done else cycle_rules.status_of(job), job)
 
     # -- one job
 
     async def run(self, job: Job, documents: Sequence[Put], handler: Handler, ignore: Collection[str] = ()) -> Turn:
         """Give this job its turn, after the jobs that the same task left behind in earlier cycles."""
         await self.bring_back(handler)
-        job_id, _ = names_of(job)
-        key = note_key(self.queue, job.task, job_id)
+        job_id, _ = cycle_rules.names_of(job)
+        key = cycle_rules.note_key(self.queue, job.task, job_id)
         async with self._locks[key]:
             note = await self._note(key)
             known = await self._known_jobs(key, note, job)
-            same = [other for other in known if same_input(other, job, handler.signature, ignore)]
-            taken = known[0] if known and not same and was_asked(note, self.cycle_id) else None
+            same = [other for other in known if cycle_rules.same_input(other, job, handler.signature, ignore)]
+            taken = known[0] if known and not same and cycle_rules.was_asked(note, self.cycle_id) else None
             accepted = same[0] if same else taken or await self._insert(job, documents)
-            if taken or not same_input(accepted, job, handler.signature, ignore):
+            if taken or not cycle_rules.same_input(accepted, job, handler.signature, ignore):
                 turn = await self._refuse(job, documents, accepted)
             else:
                 note = await self._note_asking(key, note, accepted)
@@ -229,7 +212,7 @@ class Turns:
 
         Where none is of an earlier cycle, nothing need be read: the insert finds this cycle's own job.
         """
-        earlier = [id for id in (*turns_in(note, self.cycle_id), *self._had_turn[key]) if id != job.id]
+        earlier = [id for id in (*cycle_rules.turns_in(note, self.cycle_id), *self._had_turn[key]) if id != job.id]
         return await self._store.get(list(dict.fromkeys([job.id, *earlier]))) if earlier else []
 
     async def _insert(self, job: Job, documents: Sequence[Put]) -> Job:
@@ -239,22 +222,22 @@ class Turns:
 
     async def _note_asking(self, key: str, note: CycleNote | None, job: Job) -> CycleNote | None:
         """Note that the script asked for an earlier cycle's job, so that another input is refused from then on."""
-        job_id, cycle_id = names_of(job)
-        once_for_ever = job.key == key_of(self.queue, job.task, job_id, None)
-        if cycle_id == self.cycle_id or once_for_ever or was_asked(note, self.cycle_id):
+        job_id, cycle_id = cycle_rules.names_of(job)
+        once_for_ever = job.key == cycle_rules.key_of(self.queue, job.task, job_id, None)
+        if cycle_id == self.cycle_id or once_for_ever or cycle_rules.was_asked(note, self.cycle_id):
             return note
-        asked = after_asking(note, job, self.cycle_id)
+        asked = cycle_rules.after_asking(note, job, self.cycle_id)
         await commit(self._store, puts=[CYCLE_NOTE.put(key, asked)], what=f"{key} was asked for by this script")
         return asked
 
     async def _refuse(self, job: Job, documents: Sequence[Put], known: Job) -> Turn:
         """Keep an input that this cycle refuses as a dead letter: it is neither dropped nor run."""
-        job_id, cycle_id = names_of(job)
+        job_id, cycle_id = cycle_rules.names_of(job)
         where = f"in cycle {cycle_id}" if cycle_id else "for ever"
         problem = (
             f"{job_id!r} stands for another input {where} (job {known.short_id}); this one was kept and did not run"
         )
-        dead = conflicting(job, capture(KeyReused(field="job_id", problem=problem)), self._clock.now())
+        dead = cycle_rules.conflicting(job, capture(KeyReused(field="job_id", problem=problem)), self._clock.now())
         (inserted,) = await self._store.insert([dead], move_documents(dead.id, documents))
         if not inserted.duplicate:
             log.warning("job %s (%s) is a dead letter: %s", dead.short_id, dead.task, dead.error)
@@ -276,7 +259,7 @@ class Turns:
 
     def _count(self, job: Job, value: object = None, *, ran: bool = False) -> Turn:
         """Count every job once; a second call for a job that is done counts as already done."""
-        status = status_of(job)
+        status = cycle_rules.status_of(job)
         if status != "done" or ran:
             turn = self.turns[job.id] = Turn(status, job, value)
             return turn
@@ -301,7 +284,9 @@ class Turns:
                 return
             dead = Filter(states=(State.dead,), queue=self.queue, task=handler.name)
             async for job in read_jobs(self._store, dead, PAGE, oldest=True):
-                self._dead_letters[note_key(self.queue, job.task, names_of(job)[0])].append(job.id)
+                self._dead_letters[cycle_rules.note_key(self.queue, job.task, cycle_rules.names_of(job)[0])].append(
+                    job.id
+                )
             for job in await self._left_behind(handler.name):
                 await self._resume(job, handler)
             self._known.add(handler.name)
@@ -318,8 +303,8 @@ class Turns:
         return sorted(await self._store.get(ids), key=lambda job: job.created_at)
 
     async def _resume(self, job: Job, handler: Handler) -> None:
-        job_id, own = names_of(job)
-        key = note_key(self.queue, job.task, job_id)
+        job_id, own = cycle_rules.names_of(job)
+        key = cycle_rules.note_key(self.queue, job.task, job_id)
         async with self._locks[key]:
             note = await self._note(key)
             if job.state is State.running and await self._is_lapsed(job):
@@ -339,7 +324,7 @@ class Turns:
 
     async def _has_had_turn(self, job: Job, key: str, note: CycleNote | None) -> bool:
         """Say whether a job was done or failed in this cycle. A dead letter whose work was done is resolved."""
-        if job.id in turns_in(note, self.cycle_id) or names_of(job)[1] == self.cycle_id:
+        if job.id in cycle_rules.turns_in(note, self.cycle_id) or cycle_rules.names_of(job)[1] == self.cycle_id:
             return job.state is State.dead
         if not await self._done_already(job, key, note):
             return False
@@ -350,9 +335,13 @@ class Turns:
 
     async def _done_already(self, job: Job, key: str, note: CycleNote | None) -> bool:
         """Say whether another job with the same input was done in this cycle; another input is other work."""
-        job_id, _ = names_of(job)
-        keys = [key_of(self.queue, job.task, job_id, cycle) for cycle in (self.cycle_id, None)]
-        ids = [*(keyed_id(self.queue, own) for own in keys), *turns_in(note, self.cycle_id), *self._had_turn[key]]
+        job_id, _ = cycle_rules.names_of(job)
+        keys = [cycle_rules.key_of(self.queue, job.task, job_id, cycle) for cycle in (self.cycle_id, None)]
+        ids = [
+            *(keyed_id(self.queue, own) for own in keys),
+            *cycle_rules.turns_in(note, self.cycle_id),
+            *self._had_turn[key],
+        ]
         others = [other for other in await self._store.get(list(dict.fromkeys(ids))) if other.id != job.id]
         return any(other.state is State.done and same_work(job, other) for other in others)
 
@@ -375,7 +364,7 @@ class Turns:
         return self._count(ran.job, ran.value, ran=done)
 
     def _note_interrupted(self, job: Job) -> None:
-        self.turns[job.id] = Turn(status_of(job), job)
+        self.turns[job.id] = Turn(cycle_rules.status_of(job), job)
 
     @asynccontextmanager
     async def _room(self, job: Job) -> AsyncIterator[None]:
@@ -405,9 +394,9 @@ class Turns:
         """Make the documents that the next call or cycle reads, for the commit that ends this turn."""
         after = move.after(0)
         if move.to is State.done:
-            kept = after_success(note, after, self.cycle_id)
+            kept = cycle_rules.after_success(note, after, self.cycle_id)
         elif move.move in ("buried", "held_back"):
-            kept = after_failure(note, after, self.cycle_id)
+            kept = cycle_rules.after_failure(note, after, self.cycle_id)
         else:
             return []
         puts = [self._record.progress(self.ended + (after.id not in self.turns))]
@@ -448,7 +437,7 @@ class Turns:
             counted = await self._store.count(Filter(states=(state,), queue=self.queue), by=("task", by))
             for (task, how), number in counted.items():
                 counts[str(task), _left_status(state, how)] += number
-        return left_over(counts, [(turn.job.task, turn.status) for turn in self.turns.values()])
+        return cycle_rules.left_over(counts, [(turn.job.task, turn.status) for turn in self.turns.values()])
 
 
 LEFT_BY: Final = {State.dead: "lane", State.held: "because", State.waiting: "state", State.running: "state"}

@@ -21,26 +21,8 @@ from redrive.core.checks import check_id, check_limit, check_range, check_texts,
 from redrive.core.commit import Proposal, decide_and_commit
 from redrive.core.job import Job, new_id
 from redrive.core.store import Put
-from redrive.deadletters import bulk_progress, orders
-from redrive.deadletters.bulk_run import (
-    PASS_RATE,
-    REDRIVE,
-    UNDO,
-    Estimate,
-    Flight,
-    ItemPage,
-    ItemStatus,
-    ItemView,
-    Plan,
-    RedriveRun,
-    RunItem,
-    in_the_way,
-    new_run,
-    split_into_chunks,
-    spread,
-    view_item,
-    with_errors,
-)
+from redrive.deadletters import bulk_progress, bulk_run, orders
+from redrive.deadletters.bulk_run import PASS_RATE, Estimate, ItemPage, ItemStatus, Plan, RedriveRun, RunItem
 from redrive.deadletters.filters import means_unknown
 from redrive.deadletters.redrives import selection as choosing
 from redrive.deadletters.redrives.steps import Documents, Loaded, Steps, flown
@@ -119,14 +101,14 @@ class Redrives:
             bulk_progress.reasons(refused.elements()),
             await choosing.estimate(self._core, builtins.list(selection.group_of), moving),
             selection.token,
-            tuple(sorted(set(in_the_way(flights, selection.fingerprints).values()))),
+            tuple(sorted(set(bulk_run.in_the_way(flights, selection.fingerprints).values()))),
             await choosing.warnings(self._core, selection),
         )
 
     async def in_the_way(self, fingerprints: Sequence[str]) -> builtins.list[str]:
         """Lists the runs that still move one of these groups."""
         flights, _ = await self._documents.flights()
-        return sorted(set(in_the_way(flights, fingerprints).values()))
+        return sorted(set(bulk_run.in_the_way(flights, fingerprints).values()))
 
     async def estimate(self, number: int, **filters: Any) -> Estimate | None:
         """Estimates the cost of `number` attempts from the newest and oldest dead letters: quick at any number."""
@@ -182,14 +164,14 @@ class Redrives:
             raise InvalidInput(field="token", problem="the plan was for other dead letters than match now; plan again")
         now = self._core.clock.now()
         await self._forget_items(await time_for_destroying(self._core.store, self._core.clock))
-        run = new_run(
+        run = bulk_run.new_run(
             new_id(now, random.getrandbits(74)), now, who=who, why=why, chosen=selection.chosen,
             groups=selection.rows(), total=len(selection), canary=how.canary, pass_rate=how.pass_rate, rate=how.rate,
             unknown_too=means_unknown(ids, filters), verb=verb.name, said=orders.words_to_keep(verb, words),
             words=words, filter=selection.filter,
         )  # fmt: skip
         held = tuple(selection.fingerprints) if some else ()
-        return await self.launch(run, split_into_chunks(spread(selection.places(), how.canary)), held)
+        return await self.launch(run, bulk_run.split_into_chunks(bulk_run.spread(selection.places(), how.canary)), held)
 
     async def launch(
         self,
@@ -203,7 +185,7 @@ class Redrives:
             run = bulk_progress.advance(run, run.at)
             await self._keep(run, beside)
             return run
-        flight = await self._take_flight(run.id, Flight(run.at, held))
+        flight = await self._take_flight(run.id, bulk_run.Flight(run.at, held))
         await self._documents.freeze(run.id, chunks)
         await self._launch(run, flight, beside)
         return run
@@ -225,10 +207,10 @@ class Redrives:
             if idle > IDLE_STEPS:
                 raise StoreBusy(f"the jobs of act {id} keep changing; a worker carries it on, or try again")
 
-    async def _take_flight(self, id: str, flight: Flight) -> Flight:
-        async def decide() -> Proposal[Flight]:
+    async def _take_flight(self, id: str, flight: bulk_run.Flight) -> bulk_run.Flight:
+        async def decide() -> Proposal[bulk_run.Flight]:
             flights, version = await self._documents.flights()
-            if taken := in_the_way(flights, flight.groups):
+            if taken := bulk_run.in_the_way(flights, flight.groups):
                 group, other = min(taken.items())
                 raise InvalidInput(
                     field="redrive",
@@ -244,11 +226,12 @@ class Redrives:
         """Writes a run without items."""
 
         async def decide() -> Proposal[None]:
-            return Proposal(f"act {run.id}", None, puts=[REDRIVE.put(run.id, run, 0), *await beside()], done="begun")
+            puts = [bulk_run.REDRIVE.put(run.id, run, 0), *await beside()]
+            return Proposal(f"act {run.id}", None, puts=puts, done="begun")
 
         await decide_and_commit(self._core.store, decide)
 
-    async def _launch(self, run: RedriveRun, flight: Flight, beside: Beside) -> None:
+    async def _launch(self, run: RedriveRun, flight: bulk_run.Flight, beside: Beside) -> None:
         """Writes the run and marks its flight as frozen: from this commit on the run exists."""
         frozen = msgspec.structs.replace(flight, frozen=True)
 
@@ -256,7 +239,7 @@ class Redrives:
             flights, version = await self._documents.flights()
             if flights.get(run.id) != flight:
                 raise StoreBusy("starting took so long that it was taken for dead; nothing was moved, try again")
-            puts = [REDRIVE.put(run.id, run, 0), *await beside(), flown(flights, version, run.id, frozen)]
+            puts = [bulk_run.REDRIVE.put(run.id, run, 0), *await beside(), flown(flights, version, run.id, frozen)]
             return Proposal(f"act {run.id}", None, puts=puts, done="begun")
 
         await decide_and_commit(self._core.store, decide)
@@ -281,7 +264,7 @@ class Redrives:
         run = (await self._find(id)).value
         fingerprints = [group.fingerprint for group in run.by_group if group.fingerprint]
         known = await self._core.store.groups(fingerprints=fingerprints)
-        return with_errors(run, {group.fingerprint: group.error for group in known})
+        return bulk_run.with_errors(run, {group.fingerprint: group.error for group in known})
 
     async def list(self, *, limit: int = 100) -> builtins.list[RedriveRun]:
         """Lists redrives, the latest first."""
@@ -297,7 +280,7 @@ class Redrives:
     async def of_group(self, fingerprint: str) -> RedriveRun | None:
         """Finds the run that reserves this group, moving or paused; only one run may."""
         flights, _ = await self._documents.flights()
-        id = in_the_way(flights, [fingerprint]).get(fingerprint)
+        id = bulk_run.in_the_way(flights, [fingerprint]).get(fingerprint)
         kept = await self._documents.load(id) if id is not None else None
         return kept.value if kept is not None else None
 
@@ -318,12 +301,12 @@ class Redrives:
         run, first = (await self._find(id)).value, _chunk_number(cursor)
         if not run.items_kept:
             return ItemPage([], None, kept=False)
-        views: builtins.list[ItemView] = []
+        views: builtins.list[bulk_run.ItemView] = []
         number = first
         for number in range(first, min(first + CHUNKS_A_PAGE, len(run.open_in))):
             chunk = await self._documents.chunk(run.id, number)
             views += [
-                view_item(run, item)
+                bulk_run.view_item(run, item)
                 for item in (chunk.value if chunk is not None else ())
                 if (not statuses or item.status in statuses) and place in (None, item.group) and why in (None, item.why)
             ]
@@ -373,7 +356,7 @@ class Redrives:
 
     async def acts(self) -> builtins.list[RedriveRun]:
         """Lists every run that is an act, the latest first."""
-        return [run for run in await self.every() if run.verb != UNDO]
+        return [run for run in await self.every() if run.verb != bulk_run.UNDO]
 
     async def every(self) -> builtins.list[RedriveRun]:
         """Lists runs of every verb, undo runs included."""
@@ -382,7 +365,7 @@ class Redrives:
     async def run_of(self, act_id: str) -> Loaded | None:
         """Reads the run of this act; None if the act is not a run."""
         loaded = await self._documents.load(act_id)
-        return loaded if loaded is not None and loaded.value.verb != UNDO else None
+        return loaded if loaded is not None and loaded.value.verb != bulk_run.UNDO else None
 
     async def chunks(self, run: RedriveRun) -> AsyncIterator[tuple[RunItem, ...]]:
         """Yields the items of a run, chunk by chunk."""

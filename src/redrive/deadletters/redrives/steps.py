@@ -18,9 +18,8 @@ from redrive.core.documents import Kept
 from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put, Store
-from redrive.deadletters import bulk_progress
+from redrive.deadletters import bulk_progress, bulk_run
 from redrive.deadletters.bulk_run import (
-    CHUNK,
     REDRIVE,
     REDRIVE_FLIGHTS,
     REDRIVE_ITEMS,
@@ -29,8 +28,6 @@ from redrive.deadletters.bulk_run import (
     Flights,
     RedriveRun,
     RunItem,
-    flight_of,
-    settled,
 )
 from redrive.deadletters.redrives.moves import Mover
 from redrive.deadletters.verbs import PURGE
@@ -75,8 +72,8 @@ class Steps:
     async def take(self, id: str, *, among: int = 1, thorough: bool = False) -> int:
         """Takes one step; returns the number of changes. The limits of a step are shared `among` so many redrives."""
         moved = await self._move_some(id, max(1, MOVED_CHUNKS // among))
-        settled = await self._settle_some(id, None if thorough else max(1, LOOKED_CHUNKS // among))
-        return moved + settled + await self._turn(id)
+        ended = await self._settle_some(id, None if thorough else max(1, LOOKED_CHUNKS // among))
+        return moved + ended + await self._turn(id)
 
     async def _turn(self, id: str) -> int:
         loaded = await self._documents.load(id)
@@ -120,7 +117,7 @@ class Steps:
     async def move_chunk(self, loaded: Loaded, room: int) -> int:
         """Moves the next items of one chunk in one commit; returns how many, 0 if another process was faster."""
         run, now = loaded.value, self._core.clock.now()
-        number, offset = divmod(run.position, CHUNK)
+        number, offset = divmod(run.position, bulk_run.CHUNK)
         chunk = await self._documents.chunk(run.id, number)
         if chunk is None:
             raise StoreError(f"chunk {number} of redrive {run.id} is gone; cancel it, and start another for the rest")
@@ -172,7 +169,7 @@ class Steps:
         jobs = await self._jobs([item for item in chunk.value if item.status == "moved"])
         if loaded.value.verb == PURGE.name:
             await self._core.store.erase([job.id for job in jobs.values() if job.state is State.purged])
-        after = tuple(settled(item, jobs.get(item.id)) for item in chunk.value)
+        after = tuple(bulk_run.settled(item, jobs.get(item.id)) for item in chunk.value)
         changed = sum(old.status != new.status for old, new in zip(chunk.value, after, strict=True))
         if not changed:
             return 0
@@ -262,7 +259,7 @@ class Documents:
         """Makes the puts of a run, and of its flight if the flight has changed."""
         put = REDRIVE.put(run.id, run, version)
         flights, read_at = await self.flights()
-        flight = flight_of(run, flights.get(run.id))
+        flight = bulk_run.flight_of(run, flights.get(run.id))
         return [put] if flight == flights.get(run.id) else [put, flown(flights, read_at, run.id, flight)]
 
     async def fly(self, id: str, known: Flight, flight: Flight | None) -> bool:

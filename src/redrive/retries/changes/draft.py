@@ -18,6 +18,7 @@ from redrive.retries.changes.reading import (
     entries,
     fixed_tokens,
     json_text,
+    part_tokens,
     parts_of,
     standing_tokens,
     texts,
@@ -180,7 +181,7 @@ def _is_evidence(at: Path) -> bool:
 
 def _standing(value: Json, home: Path, index: int, count: Counter) -> DraftPart:
     """Make the part of a system message, which is counted and never cut."""
-    return DraftPart(home, index, [], fixed_tokens(value, count) + sum(count(text) for _, text in texts(value)))
+    return DraftPart(home, index, [], part_tokens(value, count))
 
 
 def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
