@@ -18,7 +18,7 @@ from redrive.engine.settle import make_transition
 from redrive.failures.classify import DETAILS, cause_of, classify
 from redrive.retries.changes import Adapt
 from redrive.retries.decision import LONGEST_WAIT, Abilities, Bury, Case, Decision, HoldBack, RetryLater
-from redrive.retries.strategy import CRASH_WAITS, SAFE_WAIT, SPOT_TRIES, SPOT_WAIT, UNKNOWN_TRIES, age_of, decide
+from redrive.retries.strategy import CRASH_WAITS, SAFE_WAIT, SPOT_TRIES, SPOT_WAIT, UNKNOWN_TRIES, decide
 from tests.stores.jobs import T0, a_job, an_attempt
 
 FLEET = AgentFleet({"a": Agent(("post",), ("s", "m")), "b": Agent(("post",))}, {"s": Model(larger="m", other="q")})
@@ -181,7 +181,8 @@ def repeats_no_uncertain_write(case: Case, decision: Decision) -> None:
 def knows_age_and_budget(case: Case, decision: Decision) -> None:
     if not isinstance(decision, RetryLater) or decision.crashed or case.cause.category == "control":
         return
-    age, max_age, budget = age_of(case.job, case.now), case.policy.max_age, case.job.options.budget
+    job, max_age, budget = case.job, case.policy.max_age, case.job.options.budget
+    age = None if job.first_failed_at is None else case.now - job.first_failed_at - job.held_seconds
     assert age is None or max_age is None or age <= max_age
     assert budget is None or find_overspent(budget, case.job, case.usage, case.now) is None
 

@@ -138,8 +138,8 @@ ONE_PLACE = """
     from redrive.core import lifecycle
     from redrive.deadletters import verbs
 
-    def shelve(asked):
-        return lifecycle.rerouted(asked.job, asked.now, lane="manual", who=asked.who, why=asked.why)
+    def shelve(job, now, *, who, why, shelf):
+        return lifecycle.rerouted(job, now, lane="manual", who=who, why=why)
 
     row = verbs.Verb(
         "shelve", "shelved", "shelved", "Shelve", "Puts it on a shelf.", "On which shelf?", "On which shelf?",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from redrive.core.checks import check_limit
 from redrive.core.job import Job, Json, State
@@ -16,7 +16,7 @@ from redrive.deadletters.bulk_run import PASS_RATE
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.group import GroupView
 from redrive.deadletters.input_edits import EditPreview, PatchPreview
-from redrive.deadletters.orders import make_order, read_words, reviving
+from redrive.deadletters.orders import make_order, make_revival, read_words
 from redrive.deadletters.purge import Purging
 from redrive.deadletters.redrives import How
 from redrive.deadletters.triage import Act, Acted
@@ -94,12 +94,11 @@ class Dead:
         """
         if id is None:
             return await self._redrives.start(ids, all=all, who=who, why=why, **filters)
-        _check_alone(ids, filters, all=all)
-        return await self._one("redrive", {}, id, who, why)
+        return cast(Job, await self._act("redrive", {}, id, ids, filters, all=all, who=who, why=why))
 
     async def revive(self, id: str, *, who: str, why: str) -> Job:
         """Redrives for a program, which has not checked the job: one whose effect may have landed stays dead."""
-        return await self._acts.one(reviving(self._core, who, why), id)
+        return await self._acts.one(make_revival(self._core, who, why), id)
 
     @overload
     async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
@@ -131,24 +130,13 @@ class Dead:
 
         The verb's words are keyword arguments, as in `rd.dead.defer`.
         """
-        found = verb_named(verb)
-        if id is not None:
-            _check_alone(ids, where or {}, all=all)
-            return await self._one(verb, words, id, who, why)
-        if verb == "redrive":
-            read_words(self._core, found, words)
+        row = verb_named(verb)
+        if id is None and verb == "redrive":
+            read_words(self._core, row, words)
             return await self._redrives.start(ids, all=all, who=who, why=why, **(where or {}))
-        if verb == "edit":
+        if id is None and verb == "edit":
             return await self.edit_many(ids=ids, all=all, who=who, why=why, where=where, **words)
-        return await self._act(verb, words, None, ids, where or {}, all=all, who=who, why=why)
-
-    async def _one(self, verb: str, words: Mapping[str, Any], id: str, who: str, why: str | None) -> Job:
-        """Carries out a verb on one job."""
-        read = read_words(self._core, VERBS[verb], words)
-        order = make_order(self._core, VERBS[verb], read, who, why)
-        if verb == "edit":
-            return await edit.edit(self._core, self._acts, id, order, read["repeat"])
-        return await self._acts.one(order, id)
+        return await self._act(verb, words, id, ids, where or {}, all=all, who=who, why=why)
 
     async def _act(
         self,
@@ -163,11 +151,16 @@ class Dead:
         why: str | None = None,
     ) -> Job | Acted:
         """Carries out a verb, with its words as the caller gave them, on one job or on many."""
+        if id is not None and (ids or filters or all):  # the two would name different jobs
+            raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")
+        row = VERBS[verb]
+        read = read_words(self._core, row, words, many=id is None) if row.words or words else {}
         if id is None:
-            read = read_words(self._core, VERBS[verb], words, many=True)
-            return await self._acts.many(VERBS[verb], read, ids, filters, all=all, who=who, why=why)
-        _check_alone(ids, filters, all=all)
-        return await self._one(verb, words, id, who, why)
+            return await self._acts.many(row, read, ids, filters, all=all, who=who, why=why)
+        order = make_order(self._core, row, read, who, why)
+        if verb == "edit":
+            return await edit.edit(self._core, self._acts, id, order, read["repeat"])
+        return await self._acts.one(order, id)
 
     @overload
     async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
@@ -272,7 +265,7 @@ class Dead:
         Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
         """
         words = {"payload": payload, "repeat": repeat}
-        return await self._one("edit", words, id, who, why)
+        return cast(Job, await self._act("edit", words, id, (), {}, all=False, who=who, why=why))
 
     async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
         """Previews an edit: differences in words, errors by field, voided consents, landed effects, tainted texts.
@@ -525,9 +518,3 @@ class Dead:
         `confirm` is the token of `purge_plan`: nothing is removed unless the jobs are exactly the counted ones.
         """
         return await self._purging.purge(await self._acts.meant("purge", ids, filters, all=all), who, why, confirm)
-
-
-def _check_alone(ids: Sequence[str], filters: Mapping[str, Any], *, all: bool) -> None:
-    """Refuses ids or filters beside a single id, because the two would name different jobs."""
-    if ids or filters or all:
-        raise InvalidInput(field=min(filters, default="ids"), problem="give one id, or ids or a filter, not both")

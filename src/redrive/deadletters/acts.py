@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,6 +31,8 @@ from redrive.deadletters.triage import (
     ACT_ITEMS,
     ACTS_KEPT,
     ITEMS_KEPT,
+    NOT_APART,
+    NOT_RESTORED,
     REFUSED_KEPT,
     Act,
     ActChunk,
@@ -37,7 +40,6 @@ from redrive.deadletters.triage import (
     ActItem,
     Refused,
     needs_its_own,
-    overwritten,
 )
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, Decided, Note, Verb
 from redrive.engine.paging import read_pages
@@ -71,19 +73,10 @@ class Acts:
         `puts` overwrite documents of the job; undo restores the old documents together with the job.
         """
         check_words(order.who, order.why)
-
-        async def decide() -> Proposal[tuple[Job, Transition | None]] | None:
-            job, now = await find_job(self._core.store, id), self._core.clock.now()
-            if order.recalls and job.state is State.held and is_deferred(job):
-                order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
-                await self._recall(job, order)
-                return None
-            return await self._propose(order, job, order.decide(job, now), puts, now)
-
-        (job, move), fences = await decide_and_commit(self._core.store, decide)
+        (job, move), fences = await decide_and_commit(self._core.store, partial(self._propose, order, id, puts))
         return move.after(fences[0]) if move is not None else job
 
-    async def checked(self, order: Order, id: str) -> Job:
+    async def check(self, order: Order, id: str) -> Job:
         """Returns the job if the order can be carried out now, else raises the refusal. Changes nothing."""
         check_words(order.who, order.why)
         job, now = await find_job(self._core.store, id), self._core.clock.now()
@@ -93,25 +86,35 @@ class Acts:
         return job
 
     async def _propose(
-        self, order: Order, job: Job, decided: Decided, puts: Sequence[Put], now: float
-    ) -> Proposal[tuple[Job, Transition | None]]:
+        self, order: Order, id: str, puts: Sequence[Put]
+    ) -> Proposal[tuple[Job, Transition | None]] | None:
         """Makes the one commit of an act: the move, the values that the move overwrites, and the act itself."""
-        move, others = decided.move, await companions_of(self._core.store, self._core.clock, decided.move)
-        act = Act(
-            job.id, order.verb, now, order.who, order.why, dict(order.words), job_id=job.id, number=1, moved=1, chunks=1
-        )
+        job, now = await find_job(self._core.store, id), self._core.clock.now()
+        if order.recalls and job.state is State.held and is_deferred(job):
+            await self._recall(job, order, now)
+            return None
+        decided = order.decide(job, now)
+        move, made = (decided, ()) if isinstance(decided, Transition) else decided
+        before = {JOB_NOTE.name: made[0].key} if move is None else move.before(NOT_RESTORED)
         documents = tuple([await self._document(put) for put in puts])
-        kept = ACT_ITEMS.put(items_key(job.id, 0), ActChunk(now, (_item(job, decided, documents),)))
-        whole = (*puts, *decided.puts, ACT.put(act.id, act), kept)
-        moves = (() if move is None else (move,)) + others[: MAX_PARTS - 1 - len(whole)]
-        return Proposal(f"job {job.short_id}", (job, move), moves, whole, done=ACTS[order.verb].past)
+        words = dict(order.words)
+        act = Act(job.id, order.verb, now, order.who, order.why, words, job_id=job.id, number=1, moved=1, chunks=1)
+        items = ACT_ITEMS.put(items_key(job.id, 0), ActChunk(now, (ActItem(job.id, before, documents),)))
+        whole = (*puts, *made, ACT.put(act.id, act), items)
+        moves = [] if move is None else [move]
+        if move is not None and job.options_json is not None:
+            others = await companions_of(self._core.store, self._core.clock, move)
+            moves += others[: MAX_PARTS - 1 - len(whole)]
+        return Proposal(job, (job, move), moves, whole, done=ACTS[order.verb].past)
 
     async def _document(self, put: Put) -> tuple[str, str, str | None]:
         """Reads the document that a put will overwrite."""
         document = await self._core.store.doc(put.kind, put.key)
         return put.kind, put.key, document.value.decode() if document is not None else None
 
-    async def _recall(self, job: Job, order: Order) -> None:
+    async def _recall(self, job: Job, order: Order, now: float) -> None:
+        """Makes a deferred job a dead letter again, if the order can be carried out then."""
+        order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
         move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=reason_to_recall(order))
         await commit_each(self._core.store, [move])
 
@@ -133,9 +136,9 @@ class Acts:
         run = await runs.begin(verb, words, ids, filters or {}, all=all, who=who, why=why)
         if run.total:
             run = await runs.carry(run.id)
-        return await self.acted(run)
+        return await self.summarize(run)
 
-    async def acted(self, run: RedriveRun) -> Acted:
+    async def summarize(self, run: RedriveRun) -> Acted:
         """Summarizes what became of the jobs of a run, with the first hundred that did not move."""
         refused: list[Refused] = []
         if run.skipped or run.left:
@@ -202,10 +205,10 @@ class Acts:
             return part
         known = [kept.key for kept in await ACT.all(self._core.store)]
         known += [run.id for run in await self._redrives.acts()]
-        found = the_only([id for id in known if part in id], part, "act")
-        if found is None:
+        whole = the_only([id for id in known if part in id], part, "act")
+        if whole is None:
             raise InvalidInput(field="act", problem=f"there is no act {part!r}")
-        return found
+        return whole
 
     async def read(self, act_id: str) -> tuple[Act, int]:
         """Reads an act that is one commit, and the version of the act's document."""
@@ -226,7 +229,7 @@ class Acts:
 
         for_now = []
         for fingerprint, state, _ in await GROUP_STATE.all(self._core.store):
-            spoken = [said for said in state.story if said.what.startswith(("resolved", "ignored"))]
+            spoken = [event for event in state.story if event.what.startswith(("resolved", "ignored"))]
             if state.status == "unresolved" or not spoken:
                 continue
             last, verb = spoken[-1], "resolve_group" if state.status == "resolved" else "ignore_group"
@@ -273,13 +276,14 @@ def act_of(run: RedriveRun) -> Act:
 
 
 def _decide_each(order: Order, jobs: Iterable[Job], now: float) -> list[tuple[Job, Decided]]:
-    found = []
+    decisions = []
     for job in jobs:
         try:
-            found.append((job, order.decide(job, now)))
+            decided = order.decide(job, now)
+            decisions.append((job, decided if isinstance(decided, Decided) else Decided(decided)))
         except JobError as refused:
             log.info("job %s is left alone: %s", job.short_id, refused)
-    return found
+    return decisions
 
 
 def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, now: float) -> Proposal[int]:
@@ -288,11 +292,11 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
     items = []
     for job, one in decided:
         if one.move is not None and needs_its_own(one.move):
-            apart = ACT_BEFORE.put(before_key(job.id), overwritten(one.move, whole=True))
+            apart = ACT_BEFORE.put(before_key(job.id), one.move.before(NOT_RESTORED))
             puts[apart.kind, apart.key] = apart
             items.append(ActItem(job.id, apart=True))
         elif one.move is not None:
-            items.append(ActItem(job.id, overwritten(one.move)))
+            items.append(ActItem(job.id, one.move.before(NOT_APART)))
     moves = tuple(one.move for _, one in decided if one.move is not None)
     act = Act(
         new_id(now, secrets.randbits(74)),
@@ -308,17 +312,6 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
     )
     kept = ACT_ITEMS.put(items_key(act.id, 0), ActChunk(now, tuple(items)))
     return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), ACT.put(act.id, act), kept), done="done")
-
-
-def _item(job: Job, decided: Decided, documents: tuple[tuple[str, str, str | None], ...]) -> ActItem:
-    """Collects what an act on one job overwrites. The result is kept with the job and may hold the job's contents."""
-    if decided.move is None:
-        return ActItem(job.id, {JOB_NOTE.name: _put_note(decided)}, documents)
-    return ActItem(job.id, overwritten(decided.move, whole=True), documents)
-
-
-def _put_note(decided: Decided) -> str | None:
-    return next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
 
 
 def items_key(act_id: str, number: int) -> str:

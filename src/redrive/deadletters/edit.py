@@ -29,11 +29,11 @@ from redrive.deadletters.input_edits import (
     fields_of,
     taint_of,
 )
-from redrive.deadletters.orders import Order, check_fits, difference, forgotten, input_now, make_order, text_of
+from redrive.deadletters.orders import Order, check_fits, difference, forgotten, make_order, text_of
 from redrive.deadletters.redrives.moves import is_deferred
 from redrive.deadletters.redrives.selection import filter_in_words, judge_job, select, token_of_seal, without_id
 from redrive.deadletters.triage import GONE
-from redrive.deadletters.verbs import VERBS
+from redrive.deadletters.verbs import VERBS, input_now
 from redrive.engine.approvals import read_approvals_of
 from redrive.engine.consents import quote_session
 from redrive.engine.effects import read_effects
@@ -70,12 +70,12 @@ async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) 
 
 async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
     """Edits one dead letter and redrives it. Checks first, so that a refused edit drops no remembered steps."""
-    job = await acts.checked(order, id)
-    found = await forgotten(core.store, job, repeat)
-    if found.gone:
-        order = order._replace(words={**order.words, GONE: len(found.gone)})
-    await commit_in_parts(core.store, found.gone, what=f"the steps of job {job.short_id} were forgotten")
-    return await acts.one(order, job.id, found.puts)
+    job = await acts.check(order, id)
+    puts, gone = await forgotten(core.store, job, repeat)
+    if gone:
+        order = order._replace(words={**order.words, GONE: len(gone)})
+    await commit_in_parts(core.store, gone, what=f"the steps of job {job.short_id} were forgotten")
+    return await acts.one(order, job.id, puts)
 
 
 # -- edits of many
@@ -104,9 +104,9 @@ class _Tally:
             if is_deferred(job)
             else job
         )
-        found = judge_job(self._order, dead, self._now, unknown_too=self._unknown_too)
-        if isinstance(found, str):
-            self.refused[without_id(found, job).removeprefix("payload: ")] += 1
+        decided = judge_job(self._order, dead, self._now, unknown_too=self._unknown_too)
+        if isinstance(decided, str):
+            self.refused[without_id(decided, job).removeprefix("payload: ")] += 1
             return
         self.changing += 1
         if len(self.samples) < SAMPLES:
@@ -137,8 +137,8 @@ async def _preview_some(
     page = await core.store.find(chosen, limit=FIRST, oldest=True)
     for job in page.jobs:
         tally.judge(job)
-    found = await _make_preview(core, tally, seal.number, filter_in_words(filters), token_of_seal(seal), running)
-    return msgspec.structs.replace(found, looked_at=len(page.jobs))
+    preview = await _make_preview(core, tally, seal.number, filter_in_words(filters), token_of_seal(seal), running)
+    return msgspec.structs.replace(preview, looked_at=len(page.jobs))
 
 
 async def _make_preview(
@@ -184,7 +184,7 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
     """Explains why an edit would be refused although the input fits."""
     try:
         words = {"payload": dict(payload), "repeat": []}
-        await acts.checked(make_order(core, VERBS["edit"], words, DEFAULT_WHO, None), job.id)
+        await acts.check(make_order(core, VERBS["edit"], words, DEFAULT_WHO, None), job.id)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:
@@ -198,14 +198,14 @@ async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]
 async def _list_voided(core: Core, job: Job) -> list[str]:
     """Lists the consents and approvals that are bound to the present input."""
     approvals = [one for one in await read_approvals_of(core.store, job.id) if one.answer == "approved"]
-    found = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
+    voided = [f"the approval by {approval.by}: {approval.question}" for approval in approvals]
     now, subject = core.clock.now(), subject_of(job)
     if job.session_id is not None:
         for _, grant, _ in await GRANT.all(core.store, f"{quote_session(job.session_id)}/"):
             bound = grant.subject == subject or (grant.agent is not ANY_AGENT and grant.job_id == job.id)
             if bound and grant.revoked_at is None and (grant.expires_at is None or now < grant.expires_at):
-                found.append(f"the consent of {grant.by} to {grant.scope}")
-    return found
+                voided.append(f"the consent of {grant.by} to {grant.scope}")
+    return voided
 
 
 _THEN: Final = {
@@ -226,9 +226,9 @@ def _summary(
 ) -> str:
     if errors:
         return "It cannot be edited so: " + "; ".join(f"{error.field} {error.problem}" for error in errors[:3]) + "."
-    said = [f"{len(lines)} {'difference' if len(lines) == 1 else 'differences'}"]
+    parts = [f"{len(lines)} {'difference' if len(lines) == 1 else 'differences'}"]
     if voided:
-        said.append(f"{len(voided)} given for the old input will not count")
+        parts.append(f"{len(voided)} given for the old input will not count")
     if landed := [effect.name for effect in effects if effect.status == "landed"]:
-        said.append(f"what landed is kept: {', '.join(landed)}")
-    return "; ".join(said) + "."
+        parts.append(f"what landed is kept: {', '.join(landed)}")
+    return "; ".join(parts) + "."

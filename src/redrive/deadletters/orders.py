@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import msgspec
 
 from redrive.core import change, lifecycle
-from redrive.core.change import decode, edited_payload, merge
+from redrive.core.change import decode, merge
 from redrive.core.checks import check_name, check_names
 from redrive.core.documents import STEP
 from redrive.core.job import Job, Json, Lane, State, iso
@@ -44,7 +45,7 @@ SIZE: Final = 200
 SIZE_WITH_DOCUMENTS: Final = 80
 """Number of jobs that one commit moves if each brings up to two documents."""
 NOTHING: Final[Mapping[str, Json]] = {}
-Decide = Callable[[Job, float], Decided]
+Decide = Callable[[Job, float], Transition | Decided]
 
 
 class Order(NamedTuple):
@@ -64,35 +65,20 @@ class Order(NamedTuple):
     """Refuses a job that must be named by its id and may not move together with many others."""
 
 
-class AppAbilities(NamedTuple):
-    """Gives the arrows of the verbs what only the app knows (`verbs.Able`)."""
-
-    core: Core
-
-    def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
-        return redriven(self.core, job, now, who, why, changed)
-
-    def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-        return changed_input(self.core, job, payload, who, why)
-
-    def input_now(self, job: Job) -> dict[str, Json]:
-        return input_now(job)
-
-
 def make_order(core: Core, verb: Verb, words: Mapping[str, Any], who: str, why: str | None) -> Order:
     """Makes an order of a verb and its words, which can be carried out on any job."""
-    able = AppAbilities(core)
-
-    def decide(job: Job, now: float) -> Decided:
-        made = verb.arrow(verbs.Asked(job, now, who, why, words, able, secrets.token_hex(4)))
-        return made if isinstance(made, Decided) else Decided(made)
-
-    def check_in_bulk(job: Job) -> None:
-        if verb.spares is not None:
-            verb.spares(job, words)
-
+    decide: Decide
+    if verb.arrow is not None:
+        key = {"key": secrets.token_hex(4)} if verb.leaves is None else {}  # of the document that it writes instead
+        decide = partial(verb.arrow, who=who, why=why, **words, **key)
+    else:
+        write = partial(write_input, core, who, why)
+        change = None if verb.change is None else partial(verb.change, words, write)
+        decide = partial(redriven, core, who=who, why=why, change=change)
+    kept = words_to_keep(verb, words) if words else NOTHING
     size = SIZE if not verb.documents else SIZE_WITH_DOCUMENTS
-    return Order(verb.name, who, why, decide, words_to_keep(verb, words), size, verb.recalls, check_in_bulk)
+    spare = None if verb.spares is None else partial(verb.spares, words)
+    return Order(verb.name, who, why, decide, kept, size, verb.recalls, spare)
 
 
 def words_to_keep(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
@@ -119,47 +105,47 @@ def read_words(core: Core, verb: Verb, given: Mapping[str, Any], *, many: bool =
     return {name: _READ[word.reading](core, name, given.get(name)) for name, word in takes.items()}
 
 
-def _name(core: Core, field: str, said: object) -> str:
-    return check_name(field, said)
+def _name(core: Core, field: str, given: object) -> str:
+    return check_name(field, given)
 
 
-def _moment(core: Core, field: str, said: object) -> float:
+def _moment(core: Core, field: str, given: object) -> float:
     now = core.clock.now()
-    at = later(field, said, now)
+    at = later(field, given, now)
     if at - now > LONGEST_DEFERRAL:
         raise InvalidOption(field=field, problem="must be a year from now at most")
     return at
 
 
-def _lane(core: Core, field: str, said: object) -> str:
-    if said not in get_args(Lane):
-        raise InvalidInput(field=field, problem=f"{said!r} is not one of {', '.join(get_args(Lane))}")
-    return str(said)
+def _lane(core: Core, field: str, given: object) -> str:
+    if given not in get_args(Lane):
+        raise InvalidInput(field=field, problem=f"{given!r} is not one of {', '.join(get_args(Lane))}")
+    return str(given)
 
 
-def _text(core: Core, field: str, said: object) -> str:
-    if not isinstance(said, str) or not said.strip() or len(said) > NOTE_LIMIT:
+def _text(core: Core, field: str, given: object) -> str:
+    if not isinstance(given, str) or not given.strip() or len(given) > NOTE_LIMIT:
         raise InvalidInput(field=field, problem=f"must be 1 to {NOTE_LIMIT} characters")
-    return said
+    return given
 
 
-def _input(core: Core, field: str, said: Any) -> dict[str, Json]:
-    text_of(core, said)
-    return dict(said)
+def _input(core: Core, field: str, given: Any) -> dict[str, Json]:
+    text_of(core, given)
+    return dict(given)
 
 
-def _effects(core: Core, field: str, said: object) -> list[str]:
-    return list(check_names(field, said or ()))
+def _effects(core: Core, field: str, given: object) -> list[str]:
+    return list(check_names(field, given or ()))
 
 
-def _patch(core: Core, field: str, said: object) -> dict[str, Json]:
-    if not isinstance(said, dict) or not said:
+def _patch(core: Core, field: str, given: object) -> dict[str, Json]:
+    if not isinstance(given, dict) or not given:
         raise InvalidInput(field=field, problem='must be a JSON object with the fields to change: {"field": value}')
     try:
-        text_of(core, said)
+        text_of(core, given)
     except InvalidInput as error:
         raise InvalidInput(field=field, problem=error.problem) from None
-    return dict(said)
+    return dict(given)
 
 
 _READ: Final[dict[verbs.Reading, Callable[[Any, str, Any], Any]]] = {
@@ -182,13 +168,12 @@ def redriven(
     now: float,
     who: str,
     why: str | None,
-    changed: Mapping[str, str] = lifecycle.NO_CHANGE,
-    by: lifecycle.Revival | None = None,
+    change: Callable[[Job], Mapping[str, str]] | None = None,
 ) -> Transition:
     """Makes the move back to the queue, the only one. Refuses a job that could not start after the move."""
-    move = lifecycle.redriven(
-        job, now, max_attempts=_grant(core, job), who=who, why=why, run_at=now, changed=changed, by=by
-    )
+    changed = change(job) if change is not None else lifecycle.NO_CHANGE
+    grant = _grant(core, job)
+    move = lifecycle.redriven(job, now, max_attempts=grant, who=who, why=why, run_at=now, changed=changed)
     handler = core.registry.handlers.get(job.task)
     verdict = preflight(move.after(job.version), handler, core.registry, now)
     if isinstance(verdict, NotReady):
@@ -203,13 +188,13 @@ def _grant(core: Core, job: Job) -> int:
     return core.registry.policy_for(job).max_attempts or 1
 
 
-def reviving(core: Core, who: str, why: str) -> Order:
+def make_revival(core: Core, who: str, why: str) -> Order:
     """Makes the order of a program's redrive, which has not checked the job: one that may have landed stays dead."""
 
-    def decide(job: Job, now: float) -> Decided:
+    def decide(job: Job, now: float) -> Transition:
         if job.state is State.dead and job.may_have_landed:
             raise JobNotReady(LOOK_FIRST.format(id=job.short_id), job_id=job.id)
-        return Decided(redriven(core, job, now, who, why))
+        return redriven(core, job, now, who, why)
 
     return Order("redrive", who, why, decide)
 
@@ -230,12 +215,6 @@ def check_fits(core: Core, job: Job, text: str) -> None:
         handler.signature.arguments(text)
 
 
-def input_now(job: Job) -> dict[str, Json]:
-    """Returns the input as enqueued, or as edited last; other changes apply on top of either."""
-    edited = edited_payload(job)
-    return edited if edited is not None else job.arguments
-
-
 def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
     """Lists the differences from the next run's input. Masks likely secrets."""
     handler = core.registry.handlers.get(job.task)
@@ -245,7 +224,7 @@ def difference(core: Core, job: Job, payload: Mapping[str, Json]) -> list[str]:
     return lines or (["a value that is not shown was changed"] if diff(now, dict(payload)) else [])
 
 
-def changed_input(core: Core, job: Job, payload: Mapping[str, Json], who: str, why: str | None) -> Mapping[str, str]:
+def write_input(core: Core, who: str, why: str | None, job: Job, payload: Mapping[str, Json]) -> Mapping[str, str]:
     """Makes the job fields that a new input writes. Text quoted from a failure stays marked as coming from outside."""
     text = text_of(core, payload)
     check_fits(core, job, text)

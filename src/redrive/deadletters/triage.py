@@ -11,7 +11,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 
 from redrive.core.documents import Kind, OfJob
-from redrive.core.job import ATTRIBUTES, At, Job, Json
+from redrive.core.job import At, Job, Json
 from redrive.core.lifecycle import Transition
 from redrive.core.view import Shown
 from redrive.deadletters.verbs import ACTS, PAST, undoable
@@ -111,26 +111,16 @@ class Acted(Shown, msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """Summary in one line."""
-        said = (
-            f"{PAST.get(self.verb, self.verb)} {self.moved} of {self.number}"
-            if self.left
-            else (f"{PAST.get(self.verb, self.verb)} {self.moved}")
-        )
-        return f"{said}; {self.left} did not move" if self.left else said
+        done = f"{PAST.get(self.verb, self.verb)} {self.moved}"
+        return f"{done} of {self.number}; {self.left} did not move" if self.left else done
 
 
 # ---- overwritten values
 
-_COUNTED: Final = frozenset({"deferrals", "held_at", "token"})
+NOT_RESTORED: Final = frozenset({"deferrals", "held_at", "token"})
 """Fields that undo does not restore: counts, and fields that the lifecycle keeps itself."""
-_CONTENTS: Final = frozenset({"changes_json", "error", "recommendation", "payload", "result"})
-"""Fields with the job's contents, which must be erased with the job: never kept apart from the job."""
-
-
-def overwritten(move: Transition, *, whole: bool = False) -> dict[str, Json]:
-    """Collects the job's values that the move overwrites. `whole`: the values are kept with the job."""
-    left_out = _COUNTED if whole else _COUNTED | _CONTENTS
-    return {name: getattr(move.job, ATTRIBUTES.get(name, name)) for name in move.set if name not in left_out}
+NOT_APART: Final = NOT_RESTORED | {"changes_json", "error", "recommendation", "payload", "result"}
+"""And fields with the job's contents, which must be erased with the job: never kept apart from the job."""
 
 
 def needs_its_own(move: Transition) -> bool:

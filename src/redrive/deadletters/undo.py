@@ -88,7 +88,7 @@ class Undoing:
         undo_id = run.undo_id or await self._begin(await self._redrives.stop_for_undo(run.id, who), who, why)
         undo = await self._redrives.carry(undo_id)
         await self._redrives.tell_undone(undo)
-        acted = await self._acts.acted(undo)
+        acted = await self._acts.summarize(undo)
         return msgspec.structs.replace(acted, verb=UNDO, act_id=run.id)
 
     async def _begin(self, loaded: Loaded, who: str, why: str | None) -> str:
@@ -133,10 +133,10 @@ class Undoing:
         if problem := _why_not(act):
             raise InvalidInput(field="act", problem=problem)
         refused: list[Refused] = []
-        said = why or f"{act.verb} taken back"
+        why = why or f"{act.verb} taken back"
         moved = 0
         for number in range(act.chunks):
-            moved += await self._undo_chunk(act, number, who, said, refused)
+            moved += await self._undo_chunk(act, number, who, why, refused)
         done = msgspec.structs.replace(act, undone_at=self._core.clock.now(), undone_by=who, undone=moved)
         what = f"act {act.id} was noted as taken back"
         put = ACT.put(done.id, done, version)  # refused if another act on this job has replaced it

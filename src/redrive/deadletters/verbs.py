@@ -2,13 +2,13 @@
 
 `rd.dead`, the commands of `redrive dead`, the bodies of REST, the forms of the dashboard, the tools of MCP and undo are
 made from it. A new verb is a row here, with its arrow (what it does to a job) and its way back. Pure: time, people's
-words and what only the app knows (`Able`) are arguments.
+words and what only the app knows are arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -68,37 +68,11 @@ class Word(msgspec.Struct, frozen=True):
     """`one`, `many`: whether the verb takes the word for one job, and for many."""
 
 
-class Able(Protocol):
-    """What an arrow needs of the app: whether a job could start after the move, and whether an input fits."""
-
-    def again(self, job: Job, now: float, who: str, why: str | None, changed: Mapping[str, str]) -> Transition:
-        """Makes the move back to the queue, or refuses it."""
-
-    def changed_input(self, job: Job, payload: dict[str, Json], who: str, why: str | None) -> Mapping[str, str]:
-        """Makes the job fields that a new input writes; refuses an input that does not fit, or is the same."""
-
-    def input_now(self, job: Job) -> dict[str, Json]:
-        """Returns the input that a patch changes: as enqueued, or as edited last."""
-
-
 class Decided(NamedTuple):
     """What a verb does to one job: a move, documents beside it, or documents alone."""
 
     move: Transition | None
     puts: tuple[Put, ...] = ()
-
-
-class Asked(NamedTuple):
-    """One job with the verb's words, who, why and when."""
-
-    job: Job
-    now: float
-    who: str
-    why: str | None
-    words: Mapping[str, Any]
-    able: Able
-    key: str = ""
-    """Random key for documents that need one."""
 
 
 class Back(NamedTuple):
@@ -111,8 +85,13 @@ class Back(NamedTuple):
     why: str
 
 
-Arrow = Callable[[Asked], "Transition | Decided"]
-Spare = Callable[[Job, Mapping[str, Any]], None]
+Arrow = Callable[..., Transition | Decided]
+"""`arrow(job, now, who=…, why=…)`, with the verb's words as further keywords; most are functions of the lifecycle."""
+WriteInput = Callable[[Job, dict[str, Json]], Mapping[str, str]]
+"""Makes the job fields that a new input writes; refuses an input that does not fit, or is the same."""
+Change = Callable[[Mapping[str, Any], WriteInput, Job], Mapping[str, str]]
+"""Makes the job fields that the next run has anew, by the verb's words."""
+Spare = Callable[[Mapping[str, Any], Job], None]
 
 
 class Verb(msgspec.Struct, frozen=True):
@@ -137,7 +116,8 @@ class Verb(msgspec.Struct, frozen=True):
     """Text that a terminal prints afterwards, after the job's id."""
     then: str
     """Command to run next."""
-    arrow: Arrow
+    arrow: Arrow | None
+    """Decides what the verb does to a job; None if the job goes back to its queue."""
     words: tuple[Word, ...] = ()
     title: str = ""
     """Question about many jobs, with `{}` for their number; by default made of the label."""
@@ -148,6 +128,8 @@ class Verb(msgspec.Struct, frozen=True):
     """State in which the verb leaves a job; None if the verb moves nothing."""
     back: Callable[[Back], Transition] | None = None
     """Makes the move that takes the verb back; None if the move cannot be taken back."""
+    change: Change | None = None
+    """Makes what a job that goes back to its queue has anew."""
     many: bool = True
     why: bool = True
     """Whether the verb takes a reason."""
@@ -196,67 +178,42 @@ class Verb(msgspec.Struct, frozen=True):
         return f"redrive dead {self.cli_name} {id}{f' {named}' if named else ''}{why}"
 
 
-# ---- arrows: what each verb does to one job
+# ---- what a verb does to one job, beside the moves of the lifecycle
 
 
-def _redrive(asked: Asked) -> Transition:
-    return asked.able.again(asked.job, asked.now, asked.who, asked.why, lifecycle.NO_CHANGE)
+def _reassign(words: Mapping[str, Any], write: WriteInput, job: Job) -> Mapping[str, str]:
+    """Gives the job to another agent, who is another subject: no consent carries over."""
+    agent = words["agent"]
+    return change.fields_of_next_run(merge(decode(job.changes_json), [SetAgent(agent)]), agent, None)
 
 
-def _reassign(asked: Asked) -> Transition:
-    """Redrives the job for another agent, who is another subject: no consent carries over."""
-    agent = asked.words["agent"]
-    changed = change.fields_of_next_run(merge(decode(asked.job.changes_json), [SetAgent(agent)]), agent, None)
-    return asked.able.again(asked.job, asked.now, asked.who, asked.why, changed)
-
-
-def _edit(asked: Asked) -> Transition:
-    """Redrives the job with a new input: a whole input for one job, the same patch for many."""
-    payload = asked.words.get("payload")
+def _edit(words: Mapping[str, Any], write: WriteInput, job: Job) -> Mapping[str, str]:
+    """Gives the job a new input: a whole input for one job, the same patch for many."""
+    payload = words.get("payload")
     if payload is None:
-        payload = apply_patch(asked.able.input_now(asked.job), asked.words["patch"])
+        payload = apply_patch(input_now(job), words["patch"])
         if not isinstance(payload, dict):
-            raise JobNotReady("the patch does not leave an object", job_id=asked.job.id)
-    changed = asked.able.changed_input(asked.job, payload, asked.who, asked.why)
-    return asked.able.again(asked.job, asked.now, asked.who, asked.why, changed)
+            raise JobNotReady("the patch does not leave an object", job_id=job.id)
+    return write(job, payload)
 
 
-def _defer(asked: Asked) -> Transition:
-    owner, until = asked.words["owner"], asked.words["until"]
-    return lifecycle.deferred(asked.job, asked.now, owner=owner, until=until, who=asked.who, why=asked.why)
-
-
-def _recall(asked: Asked) -> Transition:
+def _recall(job: Job, now: float, *, who: str, why: str | None) -> Transition:
     """Makes a deferred job a dead letter again; a redriven job is taken back with `undo`."""
-    job = asked.job
     if job.state is not State.held:
         raise IllegalMove(f"job {job.short_id} is {job.state}, not deferred; it has no recall", job_id=job.id)
-    return lifecycle.recalled(job, asked.now, who=asked.who, why=asked.why, failure_fields=FOR_EYES)
+    return lifecycle.recalled(job, now, who=who, why=why, failure_fields=FOR_EYES)
 
 
-def _discard(asked: Asked) -> Transition:
-    return lifecycle.discarded(asked.job, asked.now, who=asked.who, why=asked.why)
-
-
-def _restore(asked: Asked) -> Transition:
-    return lifecycle.restored(asked.job, asked.now, who=asked.who, why=asked.why)
-
-
-def _move_lane(asked: Asked) -> Transition:
-    lane = cast(Lane, asked.words["lane"])
-    return lifecycle.rerouted(asked.job, asked.now, lane=lane, who=asked.who, why=asked.why)
-
-
-def _note(asked: Asked) -> Decided:
-    job = asked.job
+def _note(job: Job, now: float, *, who: str, why: str | None, text: str, key: str) -> Decided:
     if job.state is State.purged:
         raise JobNotFound(f"job {job.short_id} was purged: there is nothing left to note", job_id=job.id)
-    key = f"{job.id}/{int(asked.now * 1000):013x}.{asked.key}"
-    return Decided(None, (JOB_NOTE.put(key, Note(asked.now, asked.who, asked.words["text"])),))
+    return Decided(None, (JOB_NOTE.put(f"{job.id}/{int(now * 1000):013x}.{key}", Note(now, who, text)),))
 
 
-def _purge(asked: Asked) -> Transition:
-    return lifecycle.purged(asked.job, asked.now, who=asked.who, why=asked.why)
+def input_now(job: Job) -> dict[str, Json]:
+    """Returns the input as enqueued, or as edited last; other changes apply on top of either."""
+    edited = change.edited_payload(job)
+    return edited if edited is not None else job.arguments
 
 
 # ---- ways back
@@ -324,15 +281,15 @@ def take_back(verb: Verb, back: Back) -> Transition:
 # ---- jobs that do not move together with many
 
 
-def check_not_landed(job: Job, words: Mapping[str, Any] | None = None) -> None:
+def _check_not_landed(words: Mapping[str, Any], job: Job) -> None:
     """Refuses a dead letter that may have landed, because its effect could happen twice."""
     if job.state is State.dead and job.may_have_landed:
         raise JobNotReady(f"job {job.short_id} {WOULD_REPEAT}", job_id=job.id)
 
 
-def _spare_for_delayed(job: Job, words: Mapping[str, Any]) -> None:
+def _check_delayed(words: Mapping[str, Any], job: Job) -> None:
     if words.get("lane") == "delayed":
-        check_not_landed(job)
+        _check_not_landed(words, job)
 
 
 # ---- the table
@@ -377,33 +334,33 @@ TABLE: Final = (
         "redrive", "redriven", "redrove", "Redrive", "Back to the queue: same id, key and history.",
         "Back to its queue: same id, key and history; fresh attempts where they were used up.",
         "Back to their queues: same ids, keys and histories.", "Redriven: it waits for a worker.", "redriven",
-        "redrive status {id}", _redrive, leaves=State.waiting, back=_make_dead_again, key="r", tool="redrive_failure",
+        "redrive status {id}", None, leaves=State.waiting, back=_make_dead_again, key="r", tool="redrive_failure",
         tool_says="Bring ONE dead letter back to its queue: same id, key and history, fresh attempts. A worker runs it."
         " Do so only after its cause is gone (`explain_failure`). One that may have landed is refused: a person must"
-        " look.", spares=check_not_landed,
+        " look.", spares=_check_not_landed,
     ),
     Verb(
         "edit", "edited and redriven", "edited and redrove", "Edit and redrive",
         "Back to the queue with another input. Effects that landed are kept, except those to repeat.",
         "Back to its queue with another input. What was enqueued stays on record.",
         "The same fields change in each input, and they go back to their queues. What was enqueued stays on record.",
-        "Edited and redriven: it waits for a worker.", "edited and redriven", "redrive status {id}", _edit,
-        (_PAYLOAD, _REPEAT, _PATCH), "Edit {}?", leaves=State.waiting, back=_make_dead_again, spares=check_not_landed,
-        documents=2,
+        "Edited and redriven: it waits for a worker.", "edited and redriven", "redrive status {id}", None,
+        (_PAYLOAD, _REPEAT, _PATCH), "Edit {}?", change=_edit, leaves=State.waiting, back=_make_dead_again,
+        spares=_check_not_landed, documents=2,
     ),
     Verb(
         "reassign", "reassigned", "reassigned", "Reassign",
         "Back to the queue for another agent; consents for the one before do not count for it.",
         "Back to its queue, to be done by another agent.", "Back to their queues, to be done by another agent.",
-        "Reassigned: it waits for {agent}.", "is {agent}'s now", "redrive status {id}", _reassign, (_AGENT,),
-        leaves=State.waiting, back=_make_dead_again, spares=check_not_landed, documents=1,
+        "Reassigned: it waits for {agent}.", "is {agent}'s now", "redrive status {id}", None, (_AGENT,),
+        change=_reassign, leaves=State.waiting, back=_make_dead_again, spares=_check_not_landed, documents=1,
         help="Send it back to the queue for another agent. Consents given for the one before do not count for it.",
     ),
     Verb(
         "defer", "deferred", "deferred", "Defer", "Out of the way until then; the owner sees to it.",
         "It is set aside until then, for the named owner.",
         "They are set aside until then, for the named owner.", "Deferred to {owner}: it is back {until}.",
-        "deferred to {owner}", "redrive dead recall {id}", _defer, (_OWNER, _UNTIL), leaves=State.held,
+        "deferred to {owner}", "redrive dead recall {id}", lifecycle.deferred, (_OWNER, _UNTIL), leaves=State.held,
         back=_end_deferral,
         help="Set it aside until then, for an owner. It comes back by itself.",
     ),
@@ -416,13 +373,13 @@ TABLE: Final = (
     Verb(
         "discard", "discarded", "discarded", "Discard", "Discard it. It can be restored.",
         "It ends without running. You can restore it.", "They end without running. You can restore them.", "Discarded.",
-        "discarded", "redrive dead restore {id}", _discard, leaves=State.discarded, back=_restore_discarded,
+        "discarded", "redrive dead restore {id}", lifecycle.discarded, leaves=State.discarded, back=_restore_discarded,
         danger=True,
     ),
     Verb(
         "restore", "restored", "restored", "Restore", "Make a discarded job a dead letter again.",
         "A dead letter again, waiting for a person.", "Dead letters again, waiting for a person.",
-        "A dead letter again.", "restored", "redrive dead redrive {id}", _restore, acts_on=State.discarded,
+        "A dead letter again.", "restored", "redrive dead redrive {id}", lifecycle.restored, acts_on=State.discarded,
         noun="discarded job", leaves=State.dead, back=_discard_again,
     ),
     Verb(
@@ -430,9 +387,9 @@ TABLE: Final = (
         "`delayed`: it comes back by itself. `manual`: it waits for eyes.",
         "Where it waits, and whether it comes back by itself.",
         "Where they wait, and whether they come back by themselves.", "In the {lane} lane.", "in the {lane} lane",
-        "redrive dead show {id}", _move_lane, (_LANE,), "Move {} to another lane?", leaves=State.dead,
+        "redrive dead show {id}", lifecycle.rerouted, (_LANE,), "Move {} to another lane?", leaves=State.dead,
         back=_back_to_lane, command="lane", short_help="Move it to the other LANE, delayed or manual.",
-        spares=_spare_for_delayed,
+        spares=_check_delayed,
         help="Move it to the other LANE: delayed comes back by itself, manual waits for you.",
     ),
     Verb(
@@ -447,8 +404,8 @@ TABLE: Final = (
 )  # fmt: skip
 PURGE: Final = Verb(
     "purge", "purged", "purged", "Purge", "Remove the contents for good.", "Its contents are removed.",
-    "Their contents are removed.", "Purged.", "purged", "redrive dead list", _purge, title="Purge {} for good?",
-    leaves=State.purged, danger=True, final=True, recalls=True,
+    "Their contents are removed.", "Purged.", "purged", "redrive dead list", lifecycle.purged,
+    title="Purge {} for good?", leaves=State.purged, danger=True, final=True, recalls=True,
 )  # fmt: skip
 """The purge, which is no verb of triage: it is counted and confirmed first, and cannot be taken back."""
 VERBS: Final[dict[str, Verb]] = {verb.name: verb for verb in TABLE}
@@ -469,13 +426,13 @@ def undoable(name: str) -> bool:
     return name in VERBS and (VERBS[name].back is not None or VERBS[name].leaves is None)
 
 
-def meant_filter(verb: Verb, said: Mapping[str, Any]) -> dict[str, Any]:
+def meant_filter(verb: Verb, filters: Mapping[str, Any]) -> dict[str, Any]:
     """Adds to the filter of a verb on many the state of jobs that the verb acts on."""
     if verb.acts_on is not State.held:
-        return {**said, "state": str(verb.acts_on)}
-    if said.get("because") not in (None, DEFERRED):
+        return {**filters, "state": str(verb.acts_on)}
+    if filters.get("because") not in (None, DEFERRED):
         raise InvalidInput(field="because", problem=f"only what is deferred can be {verb.past}")
-    return {**said, "state": "held", "because": DEFERRED}
+    return {**filters, "state": "held", "because": DEFERRED}
 
 
 class JobVerb(NamedTuple):

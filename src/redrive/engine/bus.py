@@ -151,7 +151,7 @@ class Bus:
             if inspect.isawaitable(result):
                 self._await(subscription, result)
         except Exception as error:  # noqa: BLE001 - isolated and counted
-            self._failed(subscription, error)
+            self._count_failure(subscription, error)
 
     def _await(self, subscription: Subscription, result: Awaitable[None]) -> None:
         try:
@@ -163,14 +163,14 @@ class Bus:
         future = asyncio.ensure_future(result, loop=loop)
         self._pending.add(future)
 
-        def finished(future: asyncio.Future[Any]) -> None:
+        def finish(future: asyncio.Future[Any]) -> None:
             self._pending.discard(future)
             if not future.cancelled() and (error := future.exception()) is not None:
-                self._failed(subscription, error)
+                self._count_failure(subscription, error)
 
-        future.add_done_callback(finished)
+        future.add_done_callback(finish)
 
-    def _failed(self, subscription: Subscription, error: BaseException) -> None:
+    def _count_failure(self, subscription: Subscription, error: BaseException) -> None:
         subscription.failures += 1
         self.subscriber_failures += 1
         log.warning("subscriber to %r failed (%d times so far): %r", subscription.pattern, subscription.failures, error)

@@ -122,8 +122,8 @@ class Handler:
     @property
     def default_model(self) -> str | None:
         """The default of the parameter for the model."""
-        found = self.signature.default(self.adapt.model if self.adapt else None)
-        return found if isinstance(found, str) else None
+        model = self.signature.default(self.adapt.model if self.adapt else None)
+        return model if isinstance(model, str) else None
 
     def abilities(self, fleet: AgentFleet, count: Counter) -> Abilities:
         """Returns the changes that the task can take on a retry; computed once."""
@@ -144,11 +144,11 @@ class Handler:
         if not callable(self._downstream):
             return self._downstream
         try:
-            found = self._downstream(**payload)
+            name = self._downstream(**payload)
         except Exception as error:  # noqa: BLE001 - the task's own code; without an answer the job has no breaker
             log.warning("downstream= of task %s failed: %r", self.name, error)
             return None
-        return str(found) if found is not None else None
+        return str(name) if name is not None else None
 
     def _call(self, job: Job, payload: Mapping[str, Any]) -> Any:
         return self.function(**payload)
@@ -162,12 +162,12 @@ _PLACES: Final = (
 
 def _complete_adapt(adapt: Adapt | None, signature: Signature) -> Adapt | None:
     """Maps changes to the parameters named for them, also where the payload leaves those to their defaults."""
-    said = msgspec.to_builtins(adapt) if adapt is not None else {}
+    parameters = msgspec.to_builtins(adapt) if adapt is not None else {}
     for place, names in _PLACES:
-        found = next((name for name in names if name in signature.names), None)
-        if place not in said and found is not None:
-            said[place] = found
-    return Adapt(**said) if said else adapt
+        own = next((name for name in names if name in signature.names), None)
+        if place not in parameters and own is not None:
+            parameters[place] = own
+    return Adapt(**parameters) if parameters else adapt
 
 
 def _asks_a_model(handler: Handler | None, job: Job | None) -> bool:
@@ -185,11 +185,11 @@ def _except_uncertain(rule: Rule, kinds: Sequence[type[BaseException]]) -> Rule:
     """Makes a rule skip uncertain writes, which often are timeouts, too, unless the rule names their very class."""
     own = {qualified(kind) for kind in kinds}
 
-    def judged(failure: Failure) -> str | None:
+    def judge(failure: Failure) -> str | None:
         uncertain = UNCERTAIN in failure.types and failure.types[0] not in own and UNCERTAIN not in own
         return None if uncertain else rule(failure)
 
-    return judged
+    return judge
 
 
 class Registry:
@@ -298,12 +298,12 @@ class Registry:
         self, queue: str, task: str, reason: str, *, agent: bool, options: str | None, job: Job | None
     ) -> Policy:
         known = (queue, task, reason, agent, options)
-        found = self._policies.get(known)
-        if found is None:
+        policy = self._policies.get(known)
+        if policy is None:
             handler = self.handlers.get(task)
             asked = job.options if job is not None else None
             own = Policy(lease=asked.lease, max_age=asked.max_age, on_lost=asked.on_lost) if asked else None
-            found = effective(
+            policy = effective(
                 own,
                 handler.policy if handler else None,
                 merge(self.queues.get(queue), self._default),
@@ -312,8 +312,8 @@ class Registry:
             )
             if len(self._policies) > 10_000:
                 self._policies.clear()
-            self._policies[known] = found
-        return found
+            self._policies[known] = policy
+        return policy
 
     def policy_for(self, job: Job) -> Policy:
         """Returns the policy of a job, by precedence: job > task > queue > reason > default."""

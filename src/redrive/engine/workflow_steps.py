@@ -131,14 +131,14 @@ class WorkflowSteps:
     async def accompanied(self, commit: Commit) -> Commit:
         """Adds the dependents' moves to the commit that ends a step. An error with the moves does not fail the step."""
         try:
-            found = await self.companions(commit.transitions[0])
+            others = await self.companions(commit.transitions[0])
         except asyncio.CancelledError:
             return commit  # the worker is being stopped; the step has ended all the same, and its end must be kept
         except Exception as error:  # noqa: BLE001 - logged; the scheduler moves the dependents
             log.warning("dependents of job %s move later: %r", commit.transitions[0].job.short_id, error)
             return commit
         room = MAX_PARTS - len(commit.transitions) - len(commit.puts) - len(commit.guards)
-        return msgspec.structs.replace(commit, transitions=(*commit.transitions, *found[:room]))
+        return msgspec.structs.replace(commit, transitions=(*commit.transitions, *others[:room]))
 
     async def companions(self, move: Transition) -> tuple[Transition, ...]:
         """Lists the moves that go with a step's end: of steps that need not wait any longer, or that wait in vain."""
@@ -150,8 +150,8 @@ class WorkflowSteps:
         if flow is None or step is None:
             return ()
         if move.to is State.done:
-            found = await self._ready(flow, flow.dependents[step.name], done=step)
-            return tuple(self._unblocked(job, step.name) for job in found)
+            ready = await self._ready(flow, flow.dependents[step.name], done=step)
+            return tuple(self._unblock(job, step.name) for job in ready)
         behind = await self._jobs(flow.behind(step)[:COMPANIONS])
         return tuple(self._let_go(job, step.name, move.who) for job in behind if flow.holds(job))
 
@@ -190,7 +190,7 @@ class WorkflowSteps:
     async def _jobs(self, steps: Sequence[FlowStep]) -> list[Job]:
         return await self._store.get([step.job_id for step in steps]) if steps else []
 
-    def _unblocked(self, job: Job, step: str) -> Transition:
+    def _unblock(self, job: Job, step: str) -> Transition:
         """Makes the move that unblocks a step, which runs no earlier than the time it was enqueued for."""
         now = self._clock.now()
         move = lifecycle.unblocked(job, now, who=WHO, why=f"step {step} is done")
@@ -207,7 +207,7 @@ class WorkflowSteps:
         Never raises: the scheduler repeats a check that failed.
         """
         ended = [commit for commit in commits if _ends_a_step(commit)]
-        return [move for commit in ended for move in await self._spared(self._left_by, commit)]
+        return [move for commit in ended for move in await self._look_safely(self._left_by, commit)]
 
     async def _left_by(self, commit: Commit) -> list[Transition]:
         job = commit.transitions[0].job
@@ -219,7 +219,7 @@ class WorkflowSteps:
         left = [each for each in flow.dependents[step.name] if each.job_id not in moved]
         moves: list[Transition] = []
         while left and (ready := await self._ready(flow, left, step)):
-            moves += await commit_each(self._store, [self._unblocked(job, step.name) for job in ready])
+            moves += await commit_each(self._store, [self._unblock(job, step.name) for job in ready])
             seen = {job.id for job in ready}
             left = [each for each in left if each.job_id not in seen]
         return moves
@@ -232,7 +232,7 @@ class WorkflowSteps:
         moves: list[Transition] = []
         for key in turn[:most]:
             self._looked_at = key
-            moves += await self._spared(self.resume, key.removeprefix(HELD_FOR))
+            moves += await self._look_safely(self.resume, key.removeprefix(HELD_FOR))
         return moves
 
     async def resume(self, id: str) -> list[Transition]:
@@ -248,16 +248,16 @@ class WorkflowSteps:
             flow.by_name[name].job_id for job in held if job.id in flow.by_job for name in flow.by_job[job.id].after
         }
         await self._look(sorted(before - self._done), states)
-        found = judge(flow, held, states)
-        moves = [self._unblocked(job, _name_steps_before(flow, job)) for job in found.ready]
-        moves += [self._let_go(job, step, None) for job, step in found.doomed]
+        verdict = judge(flow, held, states)
+        moves = [self._unblock(job, _name_steps_before(flow, job)) for job in verdict.ready]
+        moves += [self._let_go(job, step, None) for job, step in verdict.doomed]
         return await commit_each(self._store, [*strangers, *moves])
 
     async def _held(self, flow: Flow) -> list[Job]:
         wanted = msgspec.structs.replace(_WAITING, held_for=flow.held_for)
         return [job async for page in read_pages(self._store, wanted, 1000) for job in page]
 
-    async def _spared(self, look: Callable[..., Awaitable[list[Transition]]], *what: object) -> list[Transition]:
+    async def _look_safely(self, look: Callable[..., Awaitable[list[Transition]]], *what: object) -> list[Transition]:
         try:
             return await look(*what)
         except Exception as error:  # noqa: BLE001 - an error in one workflow must not stop the others

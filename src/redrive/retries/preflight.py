@@ -15,7 +15,6 @@ from redrive.core.job import Job, Json
 from redrive.core.policy import Policy
 from redrive.retries.changes import Adapt, Counter, estimate, tokens
 from redrive.retries.changes.shapes import find_model
-from redrive.retries.strategy import age_of, too_old_words
 
 WARN_ABOVE: Final = 0.8
 SPLIT_TO: Final = 7
@@ -52,12 +51,18 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 def still_wanted(job: Job, policy: Policy, now: float) -> NotReady | None:
-    """Reject a job that has been failing for longer than max_age."""
-    age, max_age = age_of(job, now), policy.max_age
-    if max_age is None or age is None or age <= max_age:
+    """Reject a job that has been failing for longer than max_age, not counting the time for which it was held."""
+    if policy.max_age is None or job.first_failed_at is None:
         return None
-    why, recommendation = too_old_words(age, max_age)
-    return NotReady("too_old", "timeout", why, recommendation)
+    age = now - job.first_failed_at - job.held_seconds
+    if age <= policy.max_age:
+        return None
+    return NotReady(
+        "too_old",
+        "timeout",
+        f"It has been failing for {age:.0f} s, longer than max_age {policy.max_age:.0f} s.",
+        "Redrive it if it is still wanted, discard it if not. max_age= gives it longer.",
+    )
 
 
 def credentials(missing: Sequence[str]) -> NotReady | None:
@@ -80,7 +85,7 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
     name = model or find_model(payload, conditions.adapt) or conditions.model
     budget = conditions.fleet.context(name)
     if needed > WARN_ABOVE * budget and name is not None and conditions.fleet.known_context(name) is None:
-        return Ready((_undeclared(needed, name),))
+        return Ready((_ask_for_window(needed, name),))
     if needed > budget:
         return _too_long(needed, budget, name)
     if needed > WARN_ABOVE * budget:
@@ -89,10 +94,10 @@ def fits(payload: Mapping[str, Json], model: str | None, conditions: Conditions)
     return None
 
 
-def _undeclared(needed: int, model: str) -> str:
+def _ask_for_window(needed: int, model: str) -> str:
     """Ask for the window of an undeclared model, which may read more or less than usual."""
-    said = f"about {needed:,} tokens; how many {model} may read is not known here"
-    return f'{said}: declare it in redrive.toml, [models."{model}"] context = …'
+    unknown = f"about {needed:,} tokens; how many {model} may read is not known here"
+    return f'{unknown}: declare it in redrive.toml, [models."{model}"] context = …'
 
 
 def _too_long(needed: int, budget: int, model: str | None) -> NotReady:

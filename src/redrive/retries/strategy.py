@@ -13,10 +13,11 @@ import msgspec
 from redrive.core.advice import ADVICE, RULE_ADVICE, advice_for, advise_landed, advise_unknown
 from redrive.core.budget import find_overspent
 from redrive.core.job import CYCLE as CYCLE_QUEUE
-from redrive.core.job import Attempt, Cause, Ending, Failure, Job, Lane
+from redrive.core.job import Attempt, Cause, Ending, Failure, Lane
 from redrive.core.policy import HOUR, SAFE_DELAY, delay_after
 from redrive.retries.comebacks import RETURNING, plan_comeback
 from redrive.retries.decision import LONGEST_WAIT, Bury, Case, Decision, HoldBack, RetryLater
+from redrive.retries.preflight import still_wanted
 from redrive.retries.remedies import try_changed
 
 UNKNOWN_TRIES: Final = 3
@@ -177,15 +178,15 @@ def _decide_death_alone(case: Case, what: str) -> Decision:
     A kill from outside looks like a job that uses up all memory; after a wait the next kill hardly hits the same job.
     """
     deaths, most = deaths_alone(case) + 1, case.policy.max_crashes or 1
-    said = f"{what} while it ran alone, for the {_ordinal(deaths)} time"
+    happened = f"{what} while it ran alone, for the {_ordinal(deaths)} time"
     if deaths < most:
         wait = 0.0 if case.job.queue.startswith(CYCLE_QUEUE) else CRASH_WAITS[min(deaths, len(CRASH_WAITS)) - 1]
-        why = f"{said}; {most} are allowed. Again {f'in {wait / 60:g} min' if wait else 'when its script runs'}."
+        why = f"{happened}; {most} are allowed. Again {f'in {wait / 60:g} min' if wait else 'when its script runs'}."
         return RetryLater(wait, why, DIED_ALONE, costs_attempt=False, crashed=True)
     advice = "Look for what kills the process (memory, a native crash, os._exit). Fix the task, then redrive."
     if deaths == most:
         of_cycle = case.job.queue.startswith(CYCLE_QUEUE)
-        why = f"{said}. It comes back {'in the next cycle' if of_cycle else 'in an hour'}, once more."
+        why = f"{happened}. It comes back {'in the next cycle' if of_cycle else 'in an hour'}, once more."
         return Bury(
             "crash_loop",
             why,
@@ -195,7 +196,7 @@ def _decide_death_alone(case: Case, what: str) -> Decision:
             crashed=True,
             comes_back_at=None if of_cycle else case.now + HOUR,
         )
-    return Bury("crash_loop", f"{said}.", advice, crashed=True)
+    return Bury("crash_loop", f"{happened}.", advice, crashed=True)
 
 
 def deaths_alone(case: Case) -> int:
@@ -296,23 +297,8 @@ def _if_manual(case: Case) -> Decision | None:
 
 
 def _if_too_old(case: Case) -> Decision | None:
-    now = case.now if case.trusted_now is None else case.trusted_now
-    age, max_age = age_of(case.job, now), case.policy.max_age
-    if max_age is None or age is None or age <= max_age:
-        return None
-    return Bury("too_old", *too_old_words(age, max_age))
-
-
-def age_of(job: Job, now: float) -> float | None:
-    """Return the seconds since the job's first failure, without the time for which the job was held."""
-    return None if job.first_failed_at is None else now - job.first_failed_at - job.held_seconds
-
-
-def too_old_words(age: float, max_age: float) -> tuple[str, str]:
-    return (
-        f"It has been failing for {age:.0f} s, longer than max_age {max_age:.0f} s.",
-        "Redrive it if it is still wanted, discard it if not. max_age= gives it longer.",
-    )
+    verdict = still_wanted(case.job, case.policy, case.now if case.trusted_now is None else case.trusted_now)
+    return Bury("too_old", verdict.why, verdict.recommendation) if verdict is not None else None
 
 
 def _if_exhausted(case: Case) -> Decision | None:
@@ -351,13 +337,13 @@ def _if_permanent(case: Case) -> Decision | None:
     if case.cause.category != "permanent":
         return None
     lane: Lane = "delayed" if case.cause.heals == "later" else "manual"
-    found = f"{case.failure.summary} is {case.cause.detail}"
+    error = f"{case.failure.summary} is {case.cause.detail}"
     otherwise = _option_to_retry(case)
     if otherwise.startswith(("a ", "an ")):
         otherwise = f"A{otherwise[1:]}"  # begins a sentence; the name of an option keeps its spelling
     return Bury(
         "permanent",
-        f"Not retried now: {found}." if lane == "delayed" else f"Not retried: {found}, which waiting does not heal.",
+        f"Not retried now: {error}." if lane == "delayed" else f"Not retried: {error}, which waiting does not heal.",
         f"{ADVICE.get(case.cause.detail, 'Fix the cause, then redrive.')} {otherwise} would retry it.",
         lane,
         owner=case.abilities.fleet.escalation if lane == "manual" else None,

@@ -16,7 +16,7 @@ from redrive.deadletters import orders
 from redrive.deadletters.bulk_run import UNDO, RedriveRun, RunItem, skipped, taken
 from redrive.deadletters.orders import Order, forgotten
 from redrive.deadletters.redrives.selection import judge_job, without_id
-from redrive.deadletters.triage import ACT_BEFORE, needs_its_own, overwritten, untouched
+from redrive.deadletters.triage import ACT_BEFORE, NOT_APART, NOT_RESTORED, needs_its_own, untouched
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, take_back
 from redrive.engine.workflow_steps import companions_of, is_step
 from redrive.errors import JobError
@@ -170,8 +170,8 @@ def _keep_overwritten(
         note = next((put.key for put in decided.puts if put.kind == JOB_NOTE.name), None)
         return MovedItem(taken(item, job.run, now, {JOB_NOTE.name: note}), None, decided.puts)
     if not needs_its_own(move):
-        return MovedItem(taken(item, job.run, now, overwritten(move)), move, decided.puts)
-    before = {**overwritten(move, whole=True), **({DOCUMENTS: list(documents)} if documents else {})}
+        return MovedItem(taken(item, job.run, now, move.before(NOT_APART)), move, decided.puts)
+    before = {**move.before(NOT_RESTORED), **({DOCUMENTS: list(documents)} if documents else {})}
     apart = msgspec.structs.replace(taken(item, job.run, now), apart=True)
     return MovedItem(apart, move, (*decided.puts, ACT_BEFORE.put(before_key(job.id), before)))
 

@@ -139,7 +139,8 @@ def judge_job(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decid
     try:
         if not unknown_too and order.check_in_bulk is not None:
             order.check_in_bulk(job)
-        return order.decide(job, now)
+        decided = order.decide(job, now)
+        return decided if isinstance(decided, Decided) else Decided(decided)
     except JobError as refused:
         return str(refused)
     except InvalidInput as refused:
