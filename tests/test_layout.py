@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 WALKS = {
     "enqueue": Limit(14, 6),
     "attempt ok": Limit(18, 9),
-    "discard one": Limit(23, 12),
-    "redrive one": Limit(31, 14),
+    "discard one": Limit(22, 10),
+    "redrive one": Limit(30, 12),
     "morning": Limit(119, 25),
     "GET /v1/dead-letters": Limit(25, 10),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import redrive
 from redrive import _WHERE
-from redrive.jobs.lookup import DEFAULT_WHO
+from redrive.jobs.core import DEFAULT_WHO
 from tools.tables import POLICY_WORDS, code, table
 
 ABOUT = {

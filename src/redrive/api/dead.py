@@ -16,14 +16,14 @@ from redrive.deadletters.bulk_run import PASS_RATE
 from redrive.deadletters.filters import make_filter
 from redrive.deadletters.group import GroupView
 from redrive.deadletters.input_edits import EditPreview, PatchPreview
-from redrive.deadletters.orders import make_order, make_revival, read_words
+from redrive.deadletters.orders import carry_out, make_order, make_revival, read_words
 from redrive.deadletters.purge import Purging
 from redrive.deadletters.redrives import How
 from redrive.deadletters.triage import Act, Acted
 from redrive.deadletters.undo import Undoing
 from redrive.deadletters.verbs import VERBS, Note, verb_named
 from redrive.errors import InvalidInput
-from redrive.jobs.lookup import DEFAULT_WHO, find_job
+from redrive.jobs.core import DEFAULT_WHO, find_job
 from redrive.reports import input_diff
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Dead:
 
     async def revive(self, id: str, *, who: str, why: str) -> Job:
         """Redrives for a program, which has not checked the job: one whose effect may have landed stays dead."""
-        return await self._acts.one(make_revival(self._core, who, why), id)
+        return await carry_out(self._core, make_revival(self._core, who, why), id)
 
     @overload
     async def do(self, verb: str, id: str, *, who: str = ..., why: str | None = ..., **words: Any) -> Job: ...
@@ -159,8 +159,8 @@ class Dead:
             return await self._acts.many(row, read, ids, filters, all=all, who=who, why=why)
         order = make_order(self._core, row, read, who, why)
         if verb == "edit":
-            return await edit.edit(self._core, self._acts, id, order, read["repeat"])
-        return await self._acts.one(order, id)
+            return await edit.edit(self._core, id, order, read["repeat"])
+        return await carry_out(self._core, order, id)
 
     @overload
     async def reassign(self, id: str, *, agent: str, who: str = ..., why: str | None = ...) -> Job: ...
@@ -272,7 +272,7 @@ class Dead:
 
         Changes nothing.
         """
-        return await edit.preview(self._core, self._acts, id, payload)
+        return await edit.preview(self._core, id, payload)
 
     async def edit_many(
         self,

@@ -29,9 +29,9 @@ from redrive.engine.registry import Handler
 from redrive.engine.threads import CarriedError, ask, finish
 from redrive.errors import IllegalMove, InvalidOption, JobNotReady, StoreError
 from redrive.failures.capture import capture
+from redrive.jobs.core import find_job, move_job
 from redrive.jobs.enqueuer import Enqueuer, SpoolUnusable, wants_back
 from redrive.jobs.job_options import Prepared
-from redrive.jobs.lookup import find_job, move_job
 from redrive.jobs.publishing_store import add_notice
 from redrive.jobs.tasks import Seconds, Task, read_seconds
 from redrive.jobs.wait_for_job import read_result

@@ -24,7 +24,7 @@ from redrive.engine.paging import read_jobs
 from redrive.engine.verify import put_nothing_landed
 from redrive.engine.worker_registry import list_living
 from redrive.errors import IllegalMove, InvalidInput
-from redrive.jobs.lookup import DEFAULT_WHO, find_job, move_job
+from redrive.jobs.core import DEFAULT_WHO, find_job, move_job
 from redrive.jobs.tasks import JobHandle, Seconds
 from redrive.jobs.wait_for_job import follow_events, read_result, wait_for_result
 from redrive.notices.sessions import Sessions, check_asks, decide_no

@@ -10,7 +10,7 @@ from redrive.core.commit import commit
 from redrive.core.store import Filter
 from redrive.engine.queue_pauses import QueuePause, put_pause, read_paused_queues
 from redrive.errors import InvalidInput
-from redrive.jobs.lookup import DEFAULT_WHO
+from redrive.jobs.core import DEFAULT_WHO
 from redrive.reports.gather_workforce import paces
 from redrive.reports.queue_numbers import QueueView, with_paces
 from redrive.reports.workforce import Paces

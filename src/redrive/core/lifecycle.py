@@ -391,6 +391,10 @@ ERASED: Final = "erased"
 """Why a job was ended whose contents were erased. Every other reason of its moves leaves with the contents."""
 
 
+def is_deferred(job: Job) -> bool:
+    return job.state is State.held and job.because == DEFERRED
+
+
 def deferred(job: Job, at: float, *, owner: str, until: float, who: str, why: str | None) -> Transition:
     """Holds a dead letter until a time. The job keeps its error group and its reason."""
     fields: dict[str, object] = {

@@ -10,26 +10,23 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from redrive.core import lifecycle
-from redrive.core.checks import check_words, the_only
-from redrive.core.commit import Proposal, commit_each, commit_in_parts, decide_and_commit
-from redrive.core.job import Job, State, new_id
-from redrive.core.lifecycle import Transition
-from redrive.core.store import MAX_PARTS, Put
+from redrive.core.checks import the_only
+from redrive.core.commit import Proposal, commit_in_parts, decide_and_commit
+from redrive.core.job import Job, new_id
+from redrive.core.store import Put
 from redrive.deadletters.bulk_run import RedriveRun
 from redrive.deadletters.filters import filter_of_many
 from redrive.deadletters.orders import SIZE, Order
-from redrive.deadletters.redrives.moves import before_key, is_deferred, reason_to_recall
 from redrive.deadletters.triage import (
     ACT,
     ACT_BEFORE,
     ACT_ITEMS,
     ACTS_KEPT,
+    CHUNK_KEY,
     ITEMS_KEPT,
     NOT_APART,
     NOT_RESTORED,
@@ -39,14 +36,14 @@ from redrive.deadletters.triage import (
     Acted,
     ActItem,
     Refused,
+    before_key,
     needs_its_own,
 )
-from redrive.deadletters.verbs import ACTS, JOB_NOTE, Decided, Note, Verb
+from redrive.deadletters.verbs import JOB_NOTE, Decided, Note, Verb
 from redrive.engine.paging import read_pages
 from redrive.engine.trusted_time import time_for_destroying
-from redrive.engine.workflow_steps import companions_of
 from redrive.errors import InvalidInput, JobError, StaleJob
-from redrive.jobs.lookup import find_job
+from redrive.jobs.core import find_job
 
 if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
@@ -64,59 +61,6 @@ class Acts:
     def __init__(self, core: Core, redrives: Redrives) -> None:
         self._core = core
         self._redrives = redrives
-
-    # -- one job
-
-    async def one(self, order: Order, id: str, puts: Sequence[Put] = ()) -> Job:
-        """Loads the job, decides, commits; decides again if another process was faster. Recalls a deferred job first.
-
-        `puts` overwrite documents of the job; undo restores the old documents together with the job.
-        """
-        check_words(order.who, order.why)
-        (job, move), fences = await decide_and_commit(self._core.store, partial(self._propose, order, id, puts))
-        return move.after(fences[0]) if move is not None else job
-
-    async def check(self, order: Order, id: str) -> Job:
-        """Returns the job if the order can be carried out now, else raises the refusal. Changes nothing."""
-        check_words(order.who, order.why)
-        job, now = await find_job(self._core.store, id), self._core.clock.now()
-        recalls = order.recalls and is_deferred(job)
-        dead = lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version) if recalls else job
-        order.decide(dead, now)
-        return job
-
-    async def _propose(
-        self, order: Order, id: str, puts: Sequence[Put]
-    ) -> Proposal[tuple[Job, Transition | None]] | None:
-        """Makes the one commit of an act: the move, the values that the move overwrites, and the act itself."""
-        job, now = await find_job(self._core.store, id), self._core.clock.now()
-        if order.recalls and job.state is State.held and is_deferred(job):
-            await self._recall(job, order, now)
-            return None
-        decided = order.decide(job, now)
-        move, made = (decided, ()) if isinstance(decided, Transition) else decided
-        before = {JOB_NOTE.name: made[0].key} if move is None else move.before(NOT_RESTORED)
-        documents = tuple([await self._document(put) for put in puts])
-        words = dict(order.words)
-        act = Act(job.id, order.verb, now, order.who, order.why, words, job_id=job.id, number=1, moved=1, chunks=1)
-        items = ACT_ITEMS.put(items_key(job.id, 0), ActChunk(now, (ActItem(job.id, before, documents),)))
-        whole = (*puts, *made, ACT.put(act.id, act), items)
-        moves = [] if move is None else [move]
-        if move is not None and job.options_json is not None:
-            others = await companions_of(self._core.store, self._core.clock, move)
-            moves += others[: MAX_PARTS - 1 - len(whole)]
-        return Proposal(job, (job, move), moves, whole, done=ACTS[order.verb].past)
-
-    async def _document(self, put: Put) -> tuple[str, str, str | None]:
-        """Reads the document that a put will overwrite."""
-        document = await self._core.store.doc(put.kind, put.key)
-        return put.kind, put.key, document.value.decode() if document is not None else None
-
-    async def _recall(self, job: Job, order: Order, now: float) -> None:
-        """Makes a deferred job a dead letter again, if the order can be carried out then."""
-        order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
-        move = lifecycle.recalled(job, self._core.clock.now(), who=order.who, why=reason_to_recall(order))
-        await commit_each(self._core.store, [move])
 
     # -- many
 
@@ -248,7 +192,7 @@ class Acts:
         puts: list[Put] = []
         for _, act, _ in await ACT.all(self._core.store):
             if now - act.at > ITEMS_KEPT and act.chunks:
-                puts += [ACT_ITEMS.drop(items_key(act.id, number)) for number in range(act.chunks)]
+                puts += [ACT_ITEMS.drop(CHUNK_KEY.format(act.id, number)) for number in range(act.chunks)]
                 puts.append(ACT.put(act.id, msgspec.structs.replace(act, chunks=0)))
             if now - act.at > (ITEMS_KEPT if act.job_id else ACTS_KEPT):
                 puts.append(ACT.drop(act.id))
@@ -310,9 +254,5 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
         refused=number - len(moves),
         chunks=1,
     )
-    kept = ACT_ITEMS.put(items_key(act.id, 0), ActChunk(now, tuple(items)))
+    kept = ACT_ITEMS.put(CHUNK_KEY.format(act.id, 0), ActChunk(now, tuple(items)))
     return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), ACT.put(act.id, act), kept), done="done")
-
-
-def items_key(act_id: str, number: int) -> str:
-    return f"{act_id}/{number:06d}"

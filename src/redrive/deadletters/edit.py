@@ -14,7 +14,6 @@ from redrive.core.consent import ANY_AGENT, subject_of
 from redrive.core.documents import GRANT
 from redrive.core.job import Job, Json
 from redrive.core.store import Filter
-from redrive.deadletters.acts import Acts
 from redrive.deadletters.bulk_progress import reasons
 from redrive.deadletters.filters import filter_of_many, means_unknown
 from redrive.deadletters.input_edits import (
@@ -29,8 +28,16 @@ from redrive.deadletters.input_edits import (
     fields_of,
     taint_of,
 )
-from redrive.deadletters.orders import Order, check_fits, difference, forgotten, make_order, text_of
-from redrive.deadletters.redrives.moves import is_deferred
+from redrive.deadletters.orders import (
+    Order,
+    carry_out,
+    check_fits,
+    check_order,
+    difference,
+    forgotten,
+    make_order,
+    text_of,
+)
 from redrive.deadletters.redrives.selection import filter_in_words, judge_job, select, token_of_seal, without_id
 from redrive.deadletters.triage import GONE
 from redrive.deadletters.verbs import VERBS, input_now
@@ -38,7 +45,7 @@ from redrive.engine.approvals import read_approvals_of
 from redrive.engine.consents import quote_session
 from redrive.engine.effects import read_effects
 from redrive.errors import InvalidInput, JobError
-from redrive.jobs.lookup import DEFAULT_WHO, find_job
+from redrive.jobs.core import DEFAULT_WHO, find_job
 
 if TYPE_CHECKING:
     from redrive.deadletters.redrives import Redrives
@@ -54,10 +61,10 @@ FIRST: Final = 50
 """Number of dead letters that a preview of such a filter judges."""
 
 
-async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) -> EditPreview:
+async def preview(core: Core, id: str, payload: Mapping[str, Json]) -> EditPreview:
     """Previews an edit, field by field. Changes nothing."""
     job = await find_job(core.store, id)
-    errors = _errors(core, job, payload) or await _refusal(core, acts, job, payload)
+    errors = _errors(core, job, payload) or await _refusal(core, job, payload)
     unusable = any(error.field == "payload" for error in errors)
     lines = [] if unusable else difference(core, job, payload)
     voided = await _list_voided(core, job)
@@ -68,14 +75,14 @@ async def preview(core: Core, acts: Acts, id: str, payload: Mapping[str, Json]) 
     return EditPreview(job.id, job.task, ok, text, lines, errors, voided, effects, taint_of(job, given))
 
 
-async def edit(core: Core, acts: Acts, id: str, order: Order, repeat: Sequence[str]) -> Job:
+async def edit(core: Core, id: str, order: Order, repeat: Sequence[str]) -> Job:
     """Edits one dead letter and redrives it. Checks first, so that a refused edit drops no remembered steps."""
-    job = await acts.check(order, id)
+    job = await check_order(core, order, id)
     puts, gone = await forgotten(core.store, job, repeat)
     if gone:
         order = order._replace(words={**order.words, GONE: len(gone)})
     await commit_in_parts(core.store, gone, what=f"the steps of job {job.short_id} were forgotten")
-    return await acts.one(order, job.id, puts)
+    return await carry_out(core, order, job.id, puts)
 
 
 # -- edits of many
@@ -101,7 +108,7 @@ class _Tally:
             return
         dead = (
             lifecycle.recalled(job, self._now, who=DEFAULT_WHO, why=None).after(job.version)
-            if is_deferred(job)
+            if lifecycle.is_deferred(job)
             else job
         )
         decided = judge_job(self._order, dead, self._now, unknown_too=self._unknown_too)
@@ -180,11 +187,11 @@ def _errors(core: Core, job: Job, payload: Mapping[str, Json]) -> list[FieldErro
     return []
 
 
-async def _refusal(core: Core, acts: Acts, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
+async def _refusal(core: Core, job: Job, payload: Mapping[str, Json]) -> list[FieldError]:
     """Explains why an edit would be refused although the input fits."""
     try:
         words = {"payload": dict(payload), "repeat": []}
-        await acts.check(make_order(core, VERBS["edit"], words, DEFAULT_WHO, None), job.id)
+        await check_order(core, make_order(core, VERBS["edit"], words, DEFAULT_WHO, None), job.id)
     except InvalidInput as error:
         return [FieldError(error.field, error.problem)]
     except JobError as error:

@@ -21,7 +21,7 @@ from redrive.deadletters.group_alerts import GROUP_STATE, GroupWatch, read_lates
 from redrive.deadletters.new_groups import New, Newcomers, newcomers, oldest
 from redrive.engine.deploys import read_last_deploy
 from redrive.errors import InvalidInput, StoreError
-from redrive.jobs.lookup import DEFAULT_WHO
+from redrive.jobs.core import DEFAULT_WHO
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core

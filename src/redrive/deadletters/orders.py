@@ -1,4 +1,4 @@
-"""Makes orders of the verbs in deadletters/verbs.py: reads words, and gives arrows what only the app knows."""
+"""Makes orders of the verbs in deadletters/verbs.py, and carries out an order on one job. acts.py acts on many."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ import msgspec
 
 from redrive.core import change, lifecycle
 from redrive.core.change import decode, merge
-from redrive.core.checks import check_name, check_names
+from redrive.core.checks import check_name, check_names, check_words
+from redrive.core.commit import Proposal, commit_each, decide_and_commit
 from redrive.core.documents import STEP
 from redrive.core.job import Job, Json, Lane, State, iso
-from redrive.core.lifecycle import Transition
+from redrive.core.lifecycle import Transition, is_deferred
 from redrive.core.payload import check_kept, encode
 from redrive.core.redact import redact
-from redrive.core.store import Put, Store
+from redrive.core.store import MAX_PARTS, Put, Store
 from redrive.core.times import later
 from redrive.core.workflow import OUTPUT
 from redrive.deadletters import verbs
 from redrive.deadletters.input_edits import fields_of, find_quoted, outside_texts
-from redrive.deadletters.verbs import NOTE_LIMIT, Decided, Verb
+from redrive.deadletters.triage import ACT, ACT_ITEMS, CHUNK_KEY, NOT_RESTORED, Act, ActChunk, ActItem
+from redrive.deadletters.verbs import ACTS, NOTE_LIMIT, PAST, Decided, Verb
 from redrive.engine.effects import drop_effect as forgotten_effect
 from redrive.engine.effects import read_effects
 from redrive.engine.inputs import make_effective_input, preflight
 from redrive.engine.verify import put_nothing_landed
-from redrive.engine.workflow_steps import is_step
+from redrive.engine.workflow_steps import companions_of, is_step
 from redrive.errors import InvalidInput, InvalidOption, JobNotReady
+from redrive.jobs.core import find_job
 from redrive.retries.changes import diff
 from redrive.retries.preflight import NotReady
 
@@ -92,6 +95,69 @@ def words_to_keep(verb: Verb, words: Mapping[str, Any]) -> dict[str, Json]:
         elif word.kept:
             kept[word.name] = iso(words[word.name]) if word.reading == "moment" else words[word.name]
     return kept
+
+
+# ---- carrying out an order on one job
+
+
+async def carry_out(core: Core, order: Order, id: str, puts: Sequence[Put] = ()) -> Job:
+    """Loads the job, decides, commits; decides again if another process was faster. Recalls a deferred job first.
+
+    `puts` overwrite documents of the job; undo restores the old documents together with the job.
+    """
+    check_words(order.who, order.why)
+    (job, move), fences = await decide_and_commit(core.store, partial(_propose, core, order, id, puts))
+    return move.after(fences[0]) if move is not None else job
+
+
+async def _propose(
+    core: Core, order: Order, id: str, puts: Sequence[Put]
+) -> Proposal[tuple[Job, Transition | None]] | None:
+    """Makes the one commit of an act: the move, the values that the move overwrites, and the act itself."""
+    job, now = await find_job(core.store, id), core.clock.now()
+    if order.recalls and job.state is State.held and is_deferred(job):
+        await _recall(core, order, job, now)
+        return None
+    decided = order.decide(job, now)
+    move, made = (decided, ()) if isinstance(decided, Transition) else decided
+    before = {verbs.NOTE: made[0].key} if move is None else move.before(NOT_RESTORED)
+    documents = tuple([await _read_document(core.store, put) for put in puts])
+    words = dict(order.words)
+    act = Act(job.id, order.verb, now, order.who, order.why, words, job_id=job.id, number=1, moved=1, chunks=1)
+    items = ACT_ITEMS.put(CHUNK_KEY.format(job.id, 0), ActChunk(now, (ActItem(job.id, before, documents),)))
+    whole = (*puts, *made, ACT.put(act.id, act), items)
+    moves = [] if move is None else [move]
+    if move is not None and job.options_json is not None:
+        others = await companions_of(core.store, core.clock, move)
+        moves += others[: MAX_PARTS - 1 - len(whole)]
+    return Proposal(job, (job, move), moves, whole, done=ACTS[order.verb].past)
+
+
+async def _read_document(store: Store, put: Put) -> tuple[str, str, str | None]:
+    """Reads the document that a put will overwrite."""
+    document = await store.doc(put.kind, put.key)
+    return put.kind, put.key, document.value.decode() if document is not None else None
+
+
+async def _recall(core: Core, order: Order, job: Job, now: float) -> None:
+    """Makes a deferred job a dead letter again, if the order can be carried out then."""
+    order.decide(lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version), now)
+    move = lifecycle.recalled(job, core.clock.now(), who=order.who, why=reason_to_recall(order))
+    await commit_each(core.store, [move])
+
+
+def reason_to_recall(order: Order) -> str:
+    return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
+
+
+async def check_order(core: Core, order: Order, id: str) -> Job:
+    """Returns the job if the order can be carried out now, else raises the refusal. Changes nothing."""
+    check_words(order.who, order.why)
+    job, now = await find_job(core.store, id), core.clock.now()
+    recalls = order.recalls and is_deferred(job)
+    dead = lifecycle.recalled(job, now, who=order.who, why=order.why).after(job.version) if recalls else job
+    order.decide(dead, now)
+    return job
 
 
 # ---- reading words

@@ -89,6 +89,8 @@ class ActChunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 ACT_ITEMS: Final = Kind[ActChunk]("act_items", ActChunk, of_job=OfJob.contents)
+CHUNK_KEY: Final = "{}/{:06d}"
+"""Key of a chunk: the act's id and the number of the chunk, which is 0 unless an older version wrote it."""
 ACT_BEFORE: Final = Kind[dict[str, Json]]("act_items", dict[str, Json], of_job=OfJob.contents)
 """Documents beside the chunks, under the job's id: job contents that the latest act on many has overwritten."""
 
@@ -121,6 +123,11 @@ NOT_RESTORED: Final = frozenset({"deferrals", "held_at", "token"})
 """Fields that undo does not restore: counts, and fields that the lifecycle keeps itself."""
 NOT_APART: Final = NOT_RESTORED | {"changes_json", "error", "recommendation", "payload", "result"}
 """And fields with the job's contents, which must be erased with the job: never kept apart from the job."""
+
+
+def before_key(job_id: str) -> str:
+    """Key of the contents that the latest act on many has overwritten in this job."""
+    return f"{job_id}/before"
 
 
 def needs_its_own(move: Transition) -> bool:

@@ -18,13 +18,14 @@ from redrive.core.commit import Proposal, decide_and_commit, try_commit
 from redrive.core.job import Json, iso, new_id
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put
-from redrive.deadletters.acts import GROUP, Acts, items_key
+from redrive.deadletters.acts import GROUP, Acts
 from redrive.deadletters.bulk_run import CHUNK, REDRIVE, UNDO, RedriveRun, RunItem
-from redrive.deadletters.redrives.moves import before_key, restore_documents
+from redrive.deadletters.redrives.moves import restore_documents
 from redrive.deadletters.triage import (
     ACT,
     ACT_BEFORE,
     ACT_ITEMS,
+    CHUNK_KEY,
     GONE,
     ITEMS_KEPT,
     REFUSED_KEPT,
@@ -33,6 +34,7 @@ from redrive.deadletters.triage import (
     Acted,
     ActItem,
     Refused,
+    before_key,
     untouched,
 )
 from redrive.deadletters.verbs import JOB_NOTE, VERBS, Back, take_back
@@ -144,7 +146,7 @@ class Undoing:
         return Acted(UNDO, act.id, moved + len(refused), moved, refused[:REFUSED_KEPT])
 
     async def _undo_chunk(self, act: Act, number: int, who: str, why: str, refused: list[Refused]) -> int:
-        key, about = items_key(act.id, number), f"act {act.id}"
+        key, about = CHUNK_KEY.format(act.id, number), f"act {act.id}"
 
         async def decide() -> Proposal[tuple[int, list[Refused]]]:
             read = await ACT_ITEMS.get(self._core.store, key)

@@ -19,7 +19,7 @@ from redrive.core.workflow import BLOCKED, Flow, FlowStep, Output, WorkflowStatu
 from redrive.engine.workflow_steps import WHO, make_recommendation
 from redrive.engine.workflow_steps import WorkflowSteps as Flows
 from redrive.errors import IllegalMove, InvalidOption, InvalidPayload, JobDead, JobDiscarded, JobNotFound, KeyReused
-from redrive.jobs.lookup import find_job
+from redrive.jobs.core import find_job
 from redrive.jobs.tasks import Bound, JobAccess, JobHandle, Seconds, Task, read_seconds
 from redrive.jobs.wait_for_job import wait_for_answer
 

@@ -33,10 +33,9 @@ from redrive.errors import (
 )
 from redrive.failures.capture import capture
 from redrive.http.policy import HTTP_TASK
-from redrive.jobs.core import Core
+from redrive.jobs.core import Core, find_job
 from redrive.jobs.dead_letter import dead_letter_of_taken_key, move_documents
 from redrive.jobs.job_options import EnqueuePlan, Fallback, Prepared, make_job, make_plan, merge_fallbacks
-from redrive.jobs.lookup import find_job
 from redrive.jobs.spool import Spool, SpoolEntry
 from redrive.jobs.tasks import Item, JobAccess, JobHandle, Many
 from redrive.retries.preflight import FEW_IMAGES, NotReady, surely_fits

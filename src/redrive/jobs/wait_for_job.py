@@ -15,7 +15,7 @@ from redrive.core.store import Event, Store
 from redrive.engine.bus import BusEvent
 from redrive.engine.settle import RESULT_APART
 from redrive.errors import JobDead, JobDiscarded, JobNotFound
-from redrive.jobs.lookup import find_job
+from redrive.jobs.core import find_job
 from redrive.jobs.tasks import JobHandle, Seconds, read_seconds
 
 if TYPE_CHECKING:

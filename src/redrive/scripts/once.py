@@ -27,8 +27,8 @@ from redrive.engine.steps import Ask, Call, Steps, drive, drive_blocking
 from redrive.engine.threads import NOT_RUN, finish
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.errors import EffectNotFound, InvalidOption, InvalidPayload, OnceInProgress
+from redrive.jobs.core import DEFAULT_WHO
 from redrive.jobs.event_loop_thread import portal
-from redrive.jobs.lookup import DEFAULT_WHO
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core

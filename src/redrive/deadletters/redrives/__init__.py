@@ -30,7 +30,7 @@ from redrive.deadletters.verbs import VERBS, Verb
 from redrive.engine.trusted_time import time_for_destroying
 from redrive.engine.worker_registry import list_living
 from redrive.errors import CommitUnknown, InvalidInput, StoreBusy
-from redrive.jobs.lookup import DEFAULT_WHO
+from redrive.jobs.core import DEFAULT_WHO
 from redrive.jobs.wait_for_job import FOLLOW_SECONDS
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import msgspec
 from redrive.core import lifecycle
 from redrive.core.commit import commit_each
 from redrive.core.job import Job, Json, State
-from redrive.core.lifecycle import DEFERRED, Transition
+from redrive.core.lifecycle import Transition, is_deferred
 from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters import orders
 from redrive.deadletters.bulk_run import UNDO, RedriveRun, RunItem, skipped, taken
-from redrive.deadletters.orders import Order, forgotten
+from redrive.deadletters.orders import Order, forgotten, reason_to_recall
 from redrive.deadletters.redrives.selection import judge_job, without_id
-from redrive.deadletters.triage import ACT_BEFORE, NOT_APART, NOT_RESTORED, needs_its_own, untouched
-from redrive.deadletters.verbs import ACTS, JOB_NOTE, PAST, VERBS, Back, Decided, take_back
+from redrive.deadletters.triage import ACT_BEFORE, NOT_APART, NOT_RESTORED, before_key, needs_its_own, untouched
+from redrive.deadletters.verbs import ACTS, JOB_NOTE, VERBS, Back, Decided, take_back
 from redrive.engine.workflow_steps import companions_of, is_step
 from redrive.errors import JobError
 
@@ -189,16 +189,3 @@ def _together(found: Sequence[MovedItem], others: tuple[Transition, ...]) -> Mov
     puts = tuple(put for one in found for put in one.puts)
     room = MAX_PARTS - SPARE - len(transitions) - len(puts)
     return Moves(tuple(one.item for one in found), (*transitions, *others[:room]), puts)
-
-
-def is_deferred(job: Job) -> bool:
-    return job.state is State.held and job.because == DEFERRED
-
-
-def reason_to_recall(order: Order) -> str:
-    return f"to be {PAST[order.verb]}" + (f": {order.why}" if order.why else "")
-
-
-def before_key(job_id: str) -> str:
-    """Key of the contents that the latest act on many has overwritten in this job."""
-    return f"{job_id}/before"

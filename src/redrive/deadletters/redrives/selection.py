@@ -19,7 +19,7 @@ from redrive.deadletters.verbs import VERBS, Decided
 from redrive.engine.paging import read_pages
 from redrive.engine.queue_pauses import read_paused_queues
 from redrive.errors import InvalidInput, JobError
-from redrive.jobs.lookup import find_job
+from redrive.jobs.core import find_job
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
