@@ -20,14 +20,15 @@ from redrive.reports.morning import (
     HOUR,
     Delta,
     Morning,
-    Seen,
     Spike,
+    compare,
     headline,
     in_lines,
     in_words,
-    morning,
-    unheard_of,
+    rank,
+    sum_moves,
     window_start,
+    windows,
 )
 from redrive.reports.needs import STALE_DAYS, lasting
 from tests.support import FakeClock, soon
@@ -40,8 +41,17 @@ def tally(error_class: str, number: int, ago: float, move: str = "buried", queue
     return Tally((NOW - ago) // HOUR * HOUR, queue, "t", None, move, error_class, "", number)
 
 
-def page(*tallies: Tally, spike: Spike | None = None, **seen: Any) -> Morning:
-    return morning(Seen(NOW, NOW - DAY, tallies, **seen), spike)
+def page(
+    *tallies: Tally, spike: Spike | None = None, known: frozenset[str] = frozenset(), queue: str | None = None
+) -> Morning:
+    here, before = (
+        sum_moves([one for one in tallies if start <= one.hour < end], queue) for start, end in windows(NOW, NOW - DAY)
+    )
+    deltas = compare(here, before, known, spike or Spike())
+    left = frozenset(delta.error_class for delta in deltas)
+    numbers: dict[str, Any] = dict.fromkeys(("delayed", "retrying", "parked", "ignored"), 0)
+    numbers |= {"done": here.done, "failed": sum(here.failed.values())}
+    return Morning(since=NOW - DAY, until=NOW, needs=[], deltas=rank(deltas, left), queue=queue, **numbers)
 
 
 def change(found: Morning, error_class: str) -> Delta:
@@ -68,7 +78,7 @@ def change(found: Morning, error_class: str) -> Delta:
     ],
 )
 def test_at_least_three_more_and_twice_as_many_is_a_structural_change(before: int, now: int, kind: str) -> None:
-    found = page(tally("E", before, 30 * HOUR), tally("E", now, HOUR), known_classes=frozenset({"E"}))
+    found = page(tally("E", before, 30 * HOUR), tally("E", now, HOUR), known=frozenset({"E"}))
     assert (change(found, "E").kind, change(found, "E").more) == (kind, now - before)
     assert found.ok == (kind == "steady")
 
@@ -84,10 +94,11 @@ def test_the_threshold_is_configurable(more: int, times: float, kind: str) -> No
 
 @pytest.mark.behaviour("001-39")
 def test_a_class_that_never_happened_is_new_and_one_that_did_is_not() -> None:
-    found = page(tally("Fresh", 1, HOUR), tally("Old", 1, HOUR), known_classes=frozenset({"Old"}))
+    found = page(tally("Fresh", 1, HOUR), tally("Old", 1, HOUR), known=frozenset({"Old"}))
     assert [(delta.error_class, delta.kind) for delta in found.deltas] == [("Fresh", "new"), ("Old", "steady")]
     assert "never seen before" in in_words(found.deltas[0])
-    assert unheard_of(Seen(NOW, NOW - DAY, (tally("Fresh", 1, HOUR), tally("Old", 1, 30 * HOUR)))) == {"Fresh"}
+    found = page(tally("Fresh", 1, HOUR), tally("Old", 1, 30 * HOUR))
+    assert [(delta.error_class, delta.kind) for delta in found.deltas] == [("Fresh", "new"), ("Old", "steady")]
 
 
 def test_imports_count_as_failures_and_retries_do_not() -> None:
@@ -111,10 +122,11 @@ def test_two_windows_of_one_length_lie_side_by_side(now: float, span: float) -> 
     start = window_start(now, now - span)
     assert start % HOUR == 0 and start <= now
     assert span <= (now // HOUR + 1) * HOUR - start + HOUR
-    hours = [start + n * HOUR for n in range(-60, 60)]
-    seen = [Tally(hour, "q", "t", None, "succeeded", "", "", 1) for hour in hours if hour <= now]
-    found = morning(Seen(now, now - span, seen))
-    assert found.done == sum(1 for hour in hours if start <= hour <= now)
+    here, before = windows(now, now - span)
+    assert before[1] == here[0] == start and before[0] % HOUR == 0
+    hours = [start + n * HOUR for n in range(-1000, 1000) if start + n * HOUR <= now]
+    numbers = [sum(1 for hour in hours if begin <= hour < end) for begin, end in (here, before)]
+    assert numbers[0] == numbers[1] == sum(1 for hour in hours if start <= hour)
 
 
 @given(st.dictionaries(st.sampled_from("ABC"), st.tuples(st.integers(0, 9), st.integers(0, 9))))

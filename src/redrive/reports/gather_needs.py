@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -14,13 +15,14 @@ from redrive.core.job import Job, State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Filter, LeftBehind
 from redrive.deadletters.group import GroupView, lessons_by_group, view
-from redrive.deadletters.group_alerts import read_states
+from redrive.deadletters.group_alerts import Known, read_states
 from redrive.engine.paging import read_pages
 from redrive.engine.queue_pauses import read_paused_queues
 from redrive.engine.trusted_time import read_clock_jump
 from redrive.engine.worker_registry import (
     GONE_AFTER,
     PARKED,
+    Announcement,
     count_unattended,
     count_unprobed,
     list_blocked_loops,
@@ -43,7 +45,6 @@ from redrive.reports.needs import (
     stalled_limit,
 )
 from redrive.reports.queue_numbers import QueueNumbers
-from redrive.scripts.cycle_history import Finding
 from redrive.scripts.cycle_records import cycle_findings
 from redrive.scripts.cycle_rules import queue_of
 
@@ -64,6 +65,21 @@ DAY: Final = 86400.0
 NEVER: Final = math.inf
 
 
+class Asked(NamedTuple):
+    """What is to be looked at: the whole store and its surroundings, or one queue."""
+
+    core: Core
+    spool: Spool
+    effects: Effects
+    queue: str | None
+    workers: Sequence[Announcement]
+    """The living workers."""
+
+
+Fields = Mapping[str, Any]
+"""Fields of a snapshot, as one gatherer has read them."""
+
+
 async def look(
     core: Core,
     spool: Spool,
@@ -75,132 +91,69 @@ async def look(
 ) -> Snapshot:
     """Reads everything that may need a person, in the whole store or in one queue. `since` tells fresh from old."""
     now = core.clock.now()
-    start = now - DAY if since is None else since
-    lanes = await _lanes(core, queue)
-    ignored = await _ignored_groups(core, lanes)
-    overdue = await _by_task(core, [Filter(states=(State.held,), because=DEFERRED, queue=queue, due_at=now)])
-    deferred = await count_of(core, queue, State.held, because=DEFERRED)
-    left = await _left_behind(core, queue, now)
-    lost = frozenset(id for process in left if process.gone for id in process.jobs)
+    workers = await list_living(core.store, now)
+    ours = [one for one in queues if queue in (None, one.name)]
     seen = Snapshot(
         now,
-        start,
-        [one for one in queues if queue in (None, one.name)],
-        await _manual(core, queue, lanes.without(ignored), start, now),
-        await _held(core, queue),
-        overdue,
-        await _stuck(core, queue, now),
-        await _stale(core, queue, now),
-        await _unattended(core, queue, now),
-        unprobed=await _unprobed(core, queue, now),
-        oldest=next(iter(await core.store.overdue(now, queue)), None),
-        known=frozenset().union(*(worker.tasks for worker in await list_living(core.store, now))),
-        left_behind=left,
-        list_stalled=await _stalled(core, queue, now, lost),
-        cycles=await _cycles(core, queue, now),
-        delayed=sum(lanes.delayed.values()),
-        deferred=max(0, deferred - sum(pile.number for pile in overdue)),
-        ignored=sum(lanes.manual[name] for name in ignored),
+        now - DAY if since is None else since,
+        ours,
+        known=frozenset().union(*(worker.tasks for worker in workers)),
     )
-    seen = replace(seen, groups=await _views(core, seen))
-    return await _with_surroundings(core, spool, effects, seen) if queue is None else seen
-
-
-async def _with_surroundings(core: Core, spool: Spool, effects: Effects, seen: Snapshot) -> Snapshot:
-    """Adds what belongs to no queue: schedules, spool, disk, channels, blocked event loops, effects without jobs."""
-    return replace(
-        seen,
-        blocked=[
-            Blocked(worker, str(one), one.since, one.job_id)
-            for worker, one in await list_blocked_loops(core.store, seen.now)
-        ],
-        unfired=await _unfired(core, seen),
-        spooled=spool.count(),
-        disk_free=_disk_free(spool),
-        channels=await channel_problems(core.store),
-        effects=await effects.open(),
-        jump=await read_clock_jump(core.store),
-    )
-
-
-async def _cycles(core: Core, queue: str | None, now: float) -> list[Finding]:
-    """Reads what is wrong with all cycles, or with the cycle of the given queue."""
-    return [found for found in await cycle_findings(core.store, now) if queue in (None, queue_of(found.name))]
-
-
-def _disk_free(spool: Spool) -> int | None:
-    """Returns the free bytes beside the database, where its spool is; None where that cannot be known."""
-    try:
-        return shutil.disk_usage(spool.folder.parent).free
-    except OSError:
-        return None
-
-
-async def count_of(core: Core, queue: str | None, state: State, **said: Any) -> int:
-    """Counts the jobs in a state that match the other conditions."""
-    return sum((await core.store.count(Filter(states=(state,), queue=queue, **said))).values())
+    asked = Asked(core, spool, effects, queue, workers)
+    for number, gather in GATHERED:
+        if not number or any(getattr(one, number) for one in ours):
+            seen = replace(seen, **await gather(asked, seen))
+    return seen
 
 
 # -- dead letters
 
 
-class Lanes(NamedTuple):
-    """Numbers of dead letters by group: in the manual lane, and in the delayed lane."""
-
-    manual: dict[str | None, int]
-    delayed: dict[str | None, int]
-
-    def without(self, groups: Iterable[str]) -> Lanes:
-        left_out = set(groups)
-        return Lanes({name: number for name, number in self.manual.items() if name not in left_out}, self.delayed)
-
-
-async def _lanes(core: Core, queue: str | None) -> Lanes:
-    counted = await core.store.count(Filter(states=(State.dead,), queue=queue), by=("fingerprint", "lane"))
-    delayed = {name: number for (name, lane), number in counted.items() if lane == "delayed"}
-    manual: dict[str | None, int] = {}
+async def _gather_dead(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads the dead letters by lane and group; groups that a person chose to ignore are only counted."""
+    store = asked.core.store
+    counted = await store.count(Filter(states=(State.dead,), queue=asked.queue), by=("fingerprint", "lane"))
+    delayed, manual = 0, Counter[str | None]()
     for (name, lane), number in counted.items():
-        if lane != "delayed":
-            manual[name] = manual.get(name, 0) + number
-    return Lanes(manual, delayed)
+        if lane == "delayed":
+            delayed += number
+        else:
+            manual[name] += number
+    states = await read_states(store, [name for name in manual if name is not None])
+    ignored = [name for name, (state, _) in states.items() if state is not None and state.status == "ignored"]
+    counts = {"delayed": delayed, "ignored": sum(manual.pop(name) for name in ignored)}
+    piles = await _pile_groups(asked, seen, manual)
+    return {**counts, "manual": piles, "groups": await _view_groups(asked.core, piles, states, seen.now)}
 
 
-async def _ignored_groups(core: Core, lanes: Lanes) -> set[str]:
-    """Lists the groups of the manual lane that a person chose to ignore."""
-    states = await read_states(core.store, [name for name in lanes.manual if name is not None])
-    return {name for name, (state, _) in states.items() if state is not None and state.status == "ignored"}
+async def _pile_groups(asked: Asked, seen: Snapshot, manual: Mapping[str | None, int]) -> list[Pile]:
+    """Lists the manual lane by group, the largest first; groups beyond twenty are one pile per error class."""
+    core, since = asked.core, seen.since
+    numbers = {name: manual[name] for name in sorted(name for name in manual if name is not None)}
+    largest = sorted(numbers, key=numbers.__getitem__, reverse=True)
+    chosen = Filter(states=(State.dead,), queue=asked.queue, lane="manual")
+    wanted = [(replace(chosen, fingerprint=name), numbers[name]) for name in largest[:SHOWN]]
+    first = await core.store.first([group for group, _ in wanted], oldest=True) if wanted else []
+    oldest = {job.fingerprint: job.updated_at for job in first if job is not None}
+    fresh = await count_groups(core, replace(chosen, since=since)) if wanted else {}
+    before = await count_groups(core, replace(chosen, since=2 * since - seen.now, until=since)) if wanted else {}
+    piles = await _piles(core, wanted)
+    if len(largest) > SHOWN:
+        piles += await _merge_small_groups(core, chosen, {name: numbers[name] for name in largest[SHOWN:]})
+    for place, pile in enumerate(piles):
+        if pile.groups == 1:
+            name = pile.sample.fingerprint
+            added, added_before = fresh.get(name, 0), before.get(name, 0)
+            piles[place] = replace(pile, fresh=added, before=added_before, oldest_at=oldest.get(name))
+    return piles + (await _pile_ungrouped(core, chosen) if None in manual else [])
 
 
-async def by_group(core: Core, chosen: Filter) -> dict[str | None, int]:
+async def count_groups(core: Core, chosen: Filter) -> dict[str | None, int]:
     """Counts the chosen jobs by group."""
     return {name: number for (name,), number in (await core.store.count(chosen, by=("fingerprint",))).items()}
 
 
-async def _manual(core: Core, queue: str | None, lanes: Lanes, since: float, now: float) -> list[Pile]:
-    """Lists the manual lane by group, the largest first; groups beyond twenty are one pile per error class."""
-    grouped = [(name, number) for name, number in lanes.manual.items() if name is not None]
-    largest = sorted(grouped, key=lambda entry: (-entry[1], entry[0]))
-    shown, rest = largest[:SHOWN], largest[SHOWN:]
-    chosen = Filter(states=(State.dead,), queue=queue, lane="manual")
-    wanted = [(replace(chosen, fingerprint=name), number) for name, number in shown]
-    oldest = await _oldest_of(core, [of_group for of_group, _ in wanted])
-    fresh = await by_group(core, replace(chosen, since=since)) if grouped else {}
-    before = await by_group(core, replace(chosen, since=2 * since - now, until=since)) if grouped else {}
-    piles = []
-    for pile in await _piles(core, wanted) + await _rest(core, chosen, dict(rest)):
-        name = pile.sample.fingerprint if pile.groups == 1 else None
-        numbers = {"fresh": fresh.get(name, 0), "before": before.get(name, 0)} if name is not None else {}
-        piles.append(replace(pile, oldest_at=oldest.get(name), **numbers))
-    return piles + (await _ungrouped(core, chosen) if None in lanes.manual else [])
-
-
-async def _oldest_of(core: Core, groups: Sequence[Filter]) -> dict[str | None, float]:
-    """Reads since when the oldest dead letter of each group has been there."""
-    found = await core.store.first(groups, oldest=True) if groups else []
-    return {job.fingerprint: job.updated_at for job in found if job is not None}
-
-
-async def _ungrouped(core: Core, chosen: Filter) -> list[Pile]:
+async def _pile_ungrouped(core: Core, chosen: Filter) -> list[Pile]:
     """Lists by task the dead letters without a group, such as a cancelled job that a person restored."""
     by = ("queue", "task", "error_class", "fingerprint")
     counted = await core.store.count(chosen, by=by)
@@ -212,10 +165,10 @@ async def _ungrouped(core: Core, chosen: Filter) -> list[Pile]:
     return await _piles(core, wanted)
 
 
-async def _rest(core: Core, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
+async def _merge_small_groups(core: Core, chosen: Filter, rest: dict[str, int]) -> list[Pile]:
     """Merges the small groups by error class, each shown by its latest dead letter."""
     classes: dict[str | None, list[str]] = {}
-    for group in await core.store.groups() if rest else ():
+    for group in await core.store.groups():
         if group.fingerprint in rest:
             classes.setdefault(group.error_class, []).append(group.fingerprint)
     alike = {names[0]: names for names in classes.values()}
@@ -232,37 +185,43 @@ async def _piles(core: Core, wanted: Sequence[tuple[Filter, int]]) -> list[Pile]
 
 async def _with_stories(core: Core, latest: Iterable[tuple[Job | None, int]]) -> list[Pile]:
     there = [(job.id, number) for job, number in latest if job is not None]
-    found = {job.id: job for job in await core.store.get([id for id, _ in there])} if there else {}
-    return [Pile(number, found[id]) for id, number in there if id in found]
+    jobs = {job.id: job for job in await core.store.get([id for id, _ in there])} if there else {}
+    return [Pile(number, jobs[id]) for id, number in there if id in jobs]
 
 
-async def _views(core: Core, seen: Snapshot) -> dict[str, GroupView]:
-    """Reads the state and the lessons of the piles' groups."""
-    piles = {pile.sample.fingerprint: pile for pile in seen.manual if pile.sample.fingerprint}
-    names = list(piles)
-    if not names:
+async def _view_groups(
+    core: Core, piles: Sequence[Pile], states: Mapping[str, Known], now: float
+) -> dict[str, GroupView]:
+    """Reads the lessons of the piles' groups."""
+    by_name = {pile.sample.fingerprint: pile for pile in piles if pile.sample.fingerprint}
+    if not by_name:
         return {}
-    states = await read_states(core.store, names)
-    helped = lessons_by_group(await core.store.lessons(*names))
+    helped = lessons_by_group(await core.store.lessons(*by_name))
     views = {}
-    for group in await core.store.groups(fingerprints=names):
-        name = group.fingerprint
-        state, _ = states.get(name, (None, 0))
-        pile = piles[name]
-        views[name] = view(group, state, pile.number, seen.now, helped.get(name, ()), letter=pile.sample)
+    for group in await core.store.groups(fingerprints=[*by_name]):
+        name, (state, _) = group.fingerprint, states.get(group.fingerprint, (None, 0))
+        pile = by_name[name]
+        views[name] = view(group, state, pile.number, now, helped.get(name, ()), letter=pile.sample)
     return views
 
 
 # -- held jobs, and what should have come back
 
 
-async def _held(core: Core, queue: str | None) -> list[Pile]:
-    return await _by_task(
-        core, [Filter(states=(State.held,), because=because, queue=queue) for because in FOR_A_PERSON]
-    )
+async def _gather_held(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads by task the jobs that are held for a person, and those that were deferred."""
+    core, held = asked.core, Filter(states=(State.held,), queue=asked.queue)
+    put_off = replace(held, because=DEFERRED)
+    overdue = await _pile_by_task(core, [replace(put_off, due_at=seen.now)])
+    deferred = sum((await core.store.count(put_off)).values())
+    return {
+        "held": await _pile_by_task(core, [replace(held, because=because) for because in FOR_A_PERSON]),
+        "overdue": overdue,
+        "deferred": max(0, deferred - sum(pile.number for pile in overdue)),
+    }
 
 
-async def _by_task(core: Core, filters: Sequence[Filter]) -> list[Pile]:
+async def _pile_by_task(core: Core, filters: Sequence[Filter]) -> list[Pile]:
     """Makes a pile of each task with its latest job.
 
     The latest jobs of all tasks mostly hold the latest of each; only the missing ones are asked for one by one.
@@ -273,61 +232,59 @@ async def _by_task(core: Core, filters: Sequence[Filter]) -> list[Pile]:
         jobs = (await core.store.find(chosen, limit=LOOKED_AT)).jobs if counted else []
         latest: dict[tuple[str | None, ...], Job | None] = {(job.queue, job.task): job for job in reversed(jobs)}
         beyond = [key for key in counted if key not in latest]
-        asked = await core.store.first([replace(chosen, queue=queue, task=task) for queue, task in beyond])
-        latest |= zip(beyond, asked, strict=True)
+        first = await core.store.first([replace(chosen, queue=queue, task=task) for queue, task in beyond])
+        latest |= zip(beyond, first, strict=True)
         piles += [(latest[key], number) for key, number in counted.items()]
     return await _with_stories(core, piles)
 
 
-async def _stuck(core: Core, queue: str | None, now: float) -> list[Pile]:
-    """Lists by task the dead letters that should come back by themselves but that no process fetches."""
-    until, late = now - STUCK_AFTER, await _late(core, queue, now)
-    old = Filter(states=(State.dead,), lane="delayed", queue=queue, until=until)
-    piles = {(pile.sample.queue, pile.sample.task): pile for pile in await _by_task(core, [old, *late])}
-    return _largest(list(piles.values()))
+async def _gather_returning(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads by task the dead letters that no process fetches, and those that are fetched and fail day after day."""
+    core, until = asked.core, seen.now - STUCK_AFTER
+    old = Filter(states=(State.dead,), lane="delayed", queue=asked.queue, until=until)
+    late = await _find_late(asked, seen)
+    piles = {_route(pile.sample): pile for pile in await _pile_by_task(core, [old, *late])}
+    return {"stuck": _keep_largest(piles.values()), "stale": await _pile_stale(asked, seen)}
 
 
-async def _late(core: Core, queue: str | None, now: float) -> list[Filter]:
+async def _find_late(asked: Asked, seen: Snapshot) -> list[Filter]:
     """Finds the routes of dead letters whose time to come back has passed and whose task no living worker knows.
 
     Only dead letters that a worker made count, as a worker notes what they call: one that a script recorded may wait
     for the next night of that script.
     """
-    overdue = [
-        group
-        for group in await core.store.returning(now - LATE_AFTER)
-        if group.due and group.held_for is not None and queue in (None, group.queue)
-    ]
-    if not overdue:
-        return []
-    known = frozenset[str]().union(*(worker.tasks for worker in await list_living(core.store, now)))
-    paused = await read_paused_queues(core.store)
-    routes = {(one.queue, one.task) for one in overdue if one.task not in known and one.queue not in paused}
-    return [
-        Filter(states=(State.dead,), queue=of_queue, task=task, returns_by=now - LATE_AFTER)
-        for of_queue, task in sorted(routes)
-    ]
+    store, until = asked.core.store, seen.now - LATE_AFTER
+    overdue = [group for group in await store.returning(until) if group.due and group.held_for is not None]
+    paused = await read_paused_queues(store) if overdue else {}
+    routes = {
+        (group.queue, group.task)
+        for group in overdue
+        if asked.queue in (None, group.queue) and group.task not in seen.known and group.queue not in paused
+    }
+    return [Filter(states=(State.dead,), queue=queue, task=task, returns_by=until) for queue, task in sorted(routes)]
 
 
-async def _stale(core: Core, queue: str | None, now: float) -> list[Pile]:
+async def _pile_stale(asked: Asked, seen: Snapshot) -> list[Pile]:
     """Lists by task the jobs that are fetched and fail day after day. Only a job's history tells, so it is read."""
-    found: dict[tuple[str, str], Pile] = {}
-    chosen = Filter(states=(State.dead,), lane="delayed", queue=queue, since=now - STUCK_AFTER)
-    async for jobs in read_pages(core.store, chosen, RETURNING):
-        for job in await core.store.get([job.id for job in jobs if _failed_before(job, now - DAY)]):
+    piles: dict[tuple[str, str], Pile] = {}
+    store, yesterday = asked.core.store, seen.now - DAY
+    chosen = Filter(states=(State.dead,), lane="delayed", queue=asked.queue, since=seen.now - STUCK_AFTER)
+    async for jobs in read_pages(store, chosen, RETURNING):
+        old = [job.id for job in jobs if job.first_failed_at is None or job.first_failed_at < yesterday]
+        for job in await store.get(old):
             if len(failing_days(job)) >= STALE_DAYS:
-                pile = found.get((job.queue, job.task)) or Pile(0, job)  # the latest comes first
-                found[job.queue, job.task] = replace(pile, number=pile.number + 1)
-    return _largest(list(found.values()))
+                pile = piles.get(_route(job)) or Pile(0, job)  # the latest comes first
+                piles[_route(job)] = replace(pile, number=pile.number + 1)
+    return _keep_largest(piles.values())
 
 
-def _failed_before(job: Job, at: float) -> bool:
-    return job.first_failed_at is None or job.first_failed_at < at
+def _route(job: Job) -> tuple[str, str]:
+    return job.queue, job.task
 
 
-def _largest(piles: Sequence[Pile]) -> list[Pile]:
+def _keep_largest(piles: Iterable[Pile]) -> list[Pile]:
     """Keeps the twenty largest piles and merges the others into one."""
-    most = sorted(piles, key=lambda pile: (-pile.number, pile.sample.queue, pile.sample.task))
+    most = sorted(piles, key=lambda pile: (-pile.number, *_route(pile.sample)))
     shown, beyond = most[:SHOWN], most[SHOWN:]
     if not beyond:
         return shown
@@ -337,87 +294,148 @@ def _largest(piles: Sequence[Pile]) -> list[Pile]:
 # -- work that does not move
 
 
-async def _unattended(core: Core, queue: str | None, now: float) -> list[Pile]:
+async def _gather_due(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads by task the due jobs that no living worker runs, and the oldest, which may be due for too long."""
+    oldest = next(iter(await asked.core.store.overdue(seen.now, asked.queue)), None)
+    piles = await _pile_unattended(asked, seen) if any(queue.unattended for queue in seen.queues) else []
+    if oldest is not None and seen.now - oldest.run_at >= STUCK_AFTER:
+        piles += [Pile(1, oldest)] * (_route(oldest) not in {_route(pile.sample) for pile in piles})
+    return {"oldest": oldest, "unattended": piles}
+
+
+async def _pile_unattended(asked: Asked, seen: Snapshot) -> list[Pile]:
     """Lists due jobs that no living worker runs, by task, the most first; tasks beyond twenty are one pile.
 
     A worker that is being restarted is back within GONE_AFTER.
     """
-    counted = await count_unattended(core.store, now, GONE_AFTER)
-    left = {route: number for route, number in counted.items() if queue in (None, route[0])}
+    store, due_by = asked.core.store, seen.now - GONE_AFTER
+    counted = await count_unattended(store, seen.now, GONE_AFTER)
+    left = {route: number for route, number in counted.items() if asked.queue in (None, route[0])}
     most = sorted(left, key=lambda route: (-left[route], route))
     shown, beyond = most[:SHOWN], most[SHOWN:]
-    piles = await _due(core, {route: left[route] for route in shown}, now - GONE_AFTER)
+    first = await asyncio.gather(*(store.overdue(due_by, queue, task=task) for queue, task in most[: SHOWN + 1]))
+    piles = [Pile(left[route], job) for route, jobs in zip(shown, first, strict=False) for job in jobs]
     if beyond:
-        rest = await _due(core, {beyond[0]: sum(left[route] for route in beyond)}, now - GONE_AFTER)
-        piles += [replace(pile, groups=len(beyond)) for pile in rest]
+        number = sum(left[route] for route in beyond)
+        piles += [Pile(number, job, groups=len(beyond)) for job in first[-1]]
     return piles
 
 
-async def _unprobed(core: Core, queue: str | None, now: float) -> list[Pile]:
-    """Lists by task the parked jobs whose downstream no living worker could probe."""
-    left = await count_unprobed(core.store, now, GONE_AFTER)
-    routes = {route: number for route, number in left.items() if queue in (None, route[0])}
-    wanted = [(replace(PARKED, queue=name, task=task), number) for (name, task), number in routes.items()]
-    return _largest(await _piles(core, wanted))
+async def _gather_parked(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads by task the parked jobs whose downstream no living worker could probe.
 
-
-async def _unfired(core: Core, seen: Snapshot) -> list[Unfired]:
-    """Lists schedules with a due slot that no worker has taken and whose task no live worker knows.
-
-    Where a live worker knows the task, the slot waits for an earlier job, or the code no longer has the schedule.
+    Where jobs of the same task are due, the need of those jobs says already that no worker runs the task.
     """
-    late = await missed_schedules(core.store, seen.now - GONE_AFTER, seen.now)
-    return [
-        Unfired(one.name, one.task, one.line, one.due_since)
-        for one in late
-        if one.due_since is not None and one.task not in seen.known
+    told = {_route(pile.sample) for pile in seen.unattended}
+    counted = await count_unprobed(asked.core.store, seen.now, GONE_AFTER)
+    wanted = [
+        (replace(PARKED, queue=queue, task=task), number)
+        for (queue, task), number in counted.items()
+        if asked.queue in (None, queue) and (queue, task) not in told
     ]
+    return {"unprobed": _keep_largest(await _piles(asked.core, wanted))}
 
 
-async def _due(core: Core, numbers: Mapping[tuple[str, str], int], at: float) -> list[Pile]:
-    """Makes a pile of each route with the job that has been due for longest."""
-    found = await asyncio.gather(*(core.store.overdue(at, queue, task=task) for queue, task in numbers))
-    return [Pile(number, job) for jobs, number in zip(found, numbers.values(), strict=True) for job in jobs]
+async def _gather_running(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads the running jobs that no living process renews, and those without progress."""
+    left = await _find_left_behind(asked, seen)
+    lost = frozenset(id for process in left if process.gone for id in process.jobs)
+    return {"left_behind": left, "list_stalled": await _find_stalled(asked, seen, lost)}
 
 
-async def _left_behind(core: Core, queue: str | None, now: float) -> list[LeftBehind]:
+async def _find_left_behind(asked: Asked, seen: Snapshot) -> list[LeftBehind]:
     """Lists by process the running jobs that no living process renews; given a queue, only the jobs of that queue."""
-    found = await core.store.left_behind(now)
-    if queue is None or not found:
-        return found
-    jobs = await core.store.get([id for process in found for id in process.jobs])
+    store, queue = asked.core.store, asked.queue
+    left = await store.left_behind(seen.now)
+    if queue is None or not left:
+        return left
+    jobs = await store.get([id for process in left for id in process.jobs])
     ours = {job.id: job.task for job in jobs if job.queue == queue}
-    kept = [(process, tuple(id for id in process.jobs if id in ours)) for process in found]
+    kept = [(process, tuple(id for id in process.jobs if id in ours)) for process in left]
     return [replace(process, jobs=ids, tasks=tuple(sorted({ours[id] for id in ids}))) for process, ids in kept if ids]
 
 
-async def _stalled(core: Core, queue: str | None, now: float, lost: frozenset[str]) -> list[Stalled]:
+async def _find_stalled(asked: Asked, seen: Snapshot, lost: frozenset[str]) -> list[Stalled]:
     """Lists running jobs without progress, judged by the limit of their task, or by how long the task usually takes.
 
     Jobs in `lost` do not run any more: another need reports that their process is gone.
     """
-    found = await core.store.quiet(now - SHORTEST, LOOKED_AT + len(lost))
-    quiet = [one for one in found if queue in (None, one.job.queue) and one.job.id not in lost]
-    said = await _read_limits(core, [one.job for one in quiet], now)
-    limits = dict(said)
-    for task in {one.job.task for one in quiet if one.job.id not in said and now - one.since > stalled_limit(())}:
-        usual = stalled_limit(await core.store.durations(task))
-        limits |= {one.job.id: usual for one in quiet if one.job.task == task and one.job.id not in said}
+    store, now = asked.core.store, seen.now
+    silent = await store.quiet(now - SHORTEST, LOOKED_AT + len(lost))
+    quiet = [one for one in silent if asked.queue in (None, one.job.queue) and one.job.id not in lost]
+    given = _read_limits(asked, [one.job for one in quiet])
+    limits = dict(given)
+    for task in {one.job.task for one in quiet if one.job.id not in given and now - one.since > stalled_limit(())}:
+        usual = stalled_limit(await store.durations(task))
+        limits |= {one.job.id: usual for one in quiet if one.job.task == task and one.job.id not in given}
     return list_stalled(quiet, limits, now)
 
 
-async def _read_limits(core: Core, jobs: Sequence[Job], now: float) -> dict[str, float]:
+def _read_limits(asked: Asked, jobs: Sequence[Job]) -> dict[str, float]:
     """Returns `stalled_after` of each job, as this process or a living worker has it."""
-    if not jobs:
-        return {}
     announced: dict[str, float | None] = {}
-    for worker in await list_living(core.store, now):
+    for worker in asked.workers:
         announced |= worker.stalled_after
     limits = {}
     for job in jobs:
-        limit = core.registry.policy_for(job).stalled_after
+        limit = asked.core.registry.policy_for(job).stalled_after
         if limit is None and job.task in announced:
             limit = NEVER if announced[job.task] is None else announced[job.task]
         if limit is not None:
             limits[job.id] = limit
     return limits
+
+
+# -- cycles, and what belongs to no queue
+
+
+async def _gather_cycles(asked: Asked, seen: Snapshot) -> Fields:
+    cycles = await cycle_findings(asked.core.store, seen.now)
+    return {"cycles": [cycle for cycle in cycles if asked.queue in (None, queue_of(cycle.name))]}
+
+
+async def _gather_surroundings(asked: Asked, seen: Snapshot) -> Fields:
+    """Reads what belongs to no queue: schedules, spool, disk, channels, blocked event loops, effects without jobs.
+
+    A schedule counts where no live worker knows its task. Else its slot waits for an earlier job, or the code no
+    longer has it.
+    """
+    store = asked.core.store
+    if asked.queue is not None:
+        return {}
+    loops = await list_blocked_loops(store, seen.now)
+    return {
+        "blocked": [Blocked(worker, str(loop), loop.since, loop.job_id) for worker, loop in loops],
+        "unfired": [
+            Unfired(one.name, one.task, one.line, one.due_since)
+            for one in await missed_schedules(store, seen.now - GONE_AFTER, seen.now)
+            if one.due_since is not None and one.task not in seen.known
+        ],
+        "spooled": asked.spool.count(),
+        "disk_free": _find_free_bytes(asked.spool),
+        "channels": await channel_problems(store),
+        "effects": await asked.effects.open(),
+        "jump": await read_clock_jump(store),
+    }
+
+
+def _find_free_bytes(spool: Spool) -> int | None:
+    """Returns the free bytes beside the database, where its spool is; None where that cannot be known."""
+    try:
+        return shutil.disk_usage(spool.folder.parent).free
+    except OSError:
+        return None
+
+
+GATHERED: Final[tuple[tuple[str, Callable[[Asked, Snapshot], Awaitable[Fields]]], ...]] = (
+    ("dead", _gather_dead),
+    ("held", _gather_held),
+    ("comes_back", _gather_returning),
+    ("due", _gather_due),
+    ("parked", _gather_parked),
+    ("running", _gather_running),
+    ("", _gather_cycles),
+    ("", _gather_surroundings),
+)
+"""How the fields of a snapshot are read, each by what was read before it. The store is asked only where a queue has a
+number of this name; `WORDED` in needs.py says how each field is worded."""

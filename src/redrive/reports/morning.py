@@ -7,8 +7,8 @@ is a change in the world (a model, a contract, a token) and not bad luck of one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -69,31 +69,6 @@ class Delta(msgspec.Struct, frozen=True):
         return self.kind != "steady" and not self.cured
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """Everything that was read from the store."""
-
-    now: float
-    since: float
-    tallies: Sequence[Tally] = ()
-    """Tallies of the time since `since` and of as much time before."""
-    known_classes: frozenset[str] = frozenset()
-    """Error classes that had deaths before `since`."""
-    needs: Sequence[Need] = ()
-    delayed: int = 0
-    next_back: float | None = None
-    """Seconds until the next dead letter of the delayed lane comes back, where that is known."""
-    retrying: int = 0
-    parked: int = 0
-    """Jobs that wait until what they call answers again."""
-    oldest: Job | None = None
-    queue: str | None = None
-    deferred: int = 0
-    """Dead letters that are deferred to a later day, and not due yet."""
-    cured: Sequence[Group] = ()
-    ignored: int = 0
-    """Dead letters of the manual lane whose groups a person chose to ignore."""
-
-
 class Morning(Shown, msgspec.Struct, frozen=True):
     """The morning page. `ok` on a quiet day."""
 
@@ -150,33 +125,6 @@ class Morning(Shown, msgspec.Struct, frozen=True):
         return sum(need.count for need in self.needs)
 
 
-def morning(seen: Seen, spike: Spike | None = None) -> Morning:
-    """Makes the morning page from what was read from the store."""
-    here, before = _windows(seen)
-    return Morning(
-        since=seen.since,
-        until=seen.now,
-        done=_count(here, DONE),
-        failed=_count(here, FAILED),
-        delayed=seen.delayed,
-        next_back=seen.next_back,
-        retrying=seen.retrying,
-        parked=seen.parked,
-        ignored=seen.ignored,
-        needs=list(seen.needs),
-        deltas=deltas(here, before, seen.known_classes, spike or Spike()),
-        oldest_waiting=seen.oldest,
-        queue=seen.queue,
-        deferred=seen.deferred,
-        cured=[_make_cured(group) for group in seen.cured],
-    )
-
-
-def _make_cured(group: Group) -> Cured:
-    what = group.error or group.error_class or "no error was recorded"
-    return Cured(group.fingerprint, group.queue, group.task, group.error_class, what, group.last_at)
-
-
 # -- numbers
 
 
@@ -186,54 +134,55 @@ def window_start(now: float, since: float) -> float:
     return (now // HOUR) * HOUR - (hours - 1) * HOUR
 
 
-def _windows(seen: Seen) -> tuple[list[Tally], list[Tally]]:
-    """Splits the tallies into those since `since` and those of as much time before."""
-    start = window_start(seen.now, seen.since)
-    length = (seen.now // HOUR) * HOUR + HOUR - start
-    ours = [tally for tally in seen.tallies if seen.queue in (None, tally.queue)]
-    here = [tally for tally in ours if tally.hour >= start]
-    return here, [tally for tally in ours if start - length <= tally.hour < start]
+def windows(now: float, since: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Returns from when to when the window is, and the window before: as many hours, the current one included."""
+    start = window_start(now, since)
+    length = now // HOUR * HOUR + HOUR - start
+    return (start, now + 1.0), (start - length, start)
 
 
-def _count(tallies: Iterable[Tally], moves: Sequence[str]) -> int:
-    return sum(tally.number for tally in tallies if tally.move in moves)
+class Moves(NamedTuple):
+    """What happened in a window: jobs done, and failures by error class."""
+
+    done: int
+    failed: dict[str, int]
 
 
-def _by_class(tallies: Iterable[Tally]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def sum_moves(tallies: Iterable[Tally], queue: str | None = None) -> Moves:
+    """Sums up the moves of all queues, or of one."""
+    done, failed = 0, dict[str, int]()
     for tally in tallies:
-        if tally.move in FAILED:
+        if queue not in (None, tally.queue):
+            continue
+        if tally.move in DONE:
+            done += tally.number
+        elif tally.move in FAILED:
             name = tally.error_class or "unknown"
-            found[name] = found.get(name, 0) + tally.number
-    return found
+            failed[name] = failed.get(name, 0) + tally.number
+    return Moves(done, failed)
 
 
-def deltas(here: Iterable[Tally], before: Iterable[Tally], known: frozenset[str], spike: Spike) -> list[Delta]:
-    """Lists every error class that happened in either time, structural changes and the largest rise first."""
-    now, then = _by_class(here), _by_class(before)
-    found = [_delta(name, now.get(name, 0), then.get(name, 0), known, spike) for name in now.keys() | then.keys()]
-    return sorted(found, key=lambda delta: (not delta.structural, -delta.more, delta.error_class))
+def compare(here: Moves, before: Moves, known: frozenset[str], spike: Spike) -> list[Delta]:
+    """Compares how often every error class happened in either window; a class in `known` happened earlier."""
+    deltas = []
+    for name in here.failed.keys() | before.failed.keys():
+        now, then = here.failed.get(name, 0), before.failed.get(name, 0)
+        is_new = now and not then and name not in known
+        deltas.append(Delta(name, now, then, "new" if is_new else "spike" if spike.holds(now, then) else "steady"))
+    return deltas
 
 
-def _delta(name: str, now: int, before: int, known: frozenset[str], spike: Spike) -> Delta:
-    if now and not before and name not in known:
-        return Delta(name, now, before, "new")
-    return Delta(name, now, before, "spike" if spike.holds(now, before) else "steady")
+def describe_cured(group: Group) -> Cured:
+    what = group.error or group.error_class or "no error was recorded"
+    return Cured(group.fingerprint, group.queue, group.task, group.error_class, what, group.last_at)
 
 
-def without_cured(page: Morning, left: frozenset[str]) -> Morning:
-    """Marks those changes as cured of whose error class no job is dead or retrying any more."""
+def rank(deltas: Iterable[Delta], left: frozenset[str]) -> list[Delta]:
+    """Lists structural changes first, then those of whose error class no job is left, and the largest rise first."""
     marked = [
-        msgspec.structs.replace(delta, cured=delta.structural and delta.error_class not in left)
-        for delta in page.deltas
+        msgspec.structs.replace(delta, cured=delta.structural and delta.error_class not in left) for delta in deltas
     ]
-    return msgspec.structs.replace(page, deltas=sorted(marked, key=lambda delta: not delta.structural))
-
-
-def unheard_of(seen: Seen) -> set[str]:
-    """Returns error classes that the time before did not have: only older records can tell whether a class is new."""
-    here, before = _windows(seen)
-    return _by_class(here).keys() - _by_class(before).keys()
+    return sorted(marked, key=lambda delta: (not delta.structural, not delta.cured, -delta.more, delta.error_class))
 
 
 # -- in words

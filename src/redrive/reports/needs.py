@@ -6,8 +6,9 @@ and what changed. What heals by itself (a retry, a parked job, a dead letter tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from operator import attrgetter
 from shlex import quote
 from typing import Final, Literal, get_args
 
@@ -65,6 +66,10 @@ class Pile(msgspec.Struct, frozen=True):
     before: int = 0
     groups: int = 1
     """Number of groups or tasks in the pile: more than one where small ones are merged."""
+
+    @property
+    def error(self) -> str:
+        return self.sample.error or self.sample.because or "no error was recorded"
 
 
 class Need(Shown, msgspec.Struct, frozen=True):
@@ -131,36 +136,37 @@ class Snapshot(msgspec.Struct, frozen=True):
     now: float
     since: float
     """Since when a dead letter counts as fresh."""
-    queues: Sequence[QueueNumbers] = ()
-    manual: Sequence[Pile] = ()
-    held: Sequence[Pile] = ()
-    overdue: Sequence[Pile] = ()
+    queues: Sequence[QueueNumbers] = []
+    manual: Sequence[Pile] = []
+    held: Sequence[Pile] = []
+    overdue: Sequence[Pile] = []
     """Deferred jobs whose time has come."""
-    stuck: Sequence[Pile] = ()
+    stuck: Sequence[Pile] = []
     """Dead letters of the delayed lane that no process has fetched for STUCK_AFTER."""
-    stale: Sequence[Pile] = ()
+    stale: Sequence[Pile] = []
     """Other dead letters of the delayed lane, which have failed on STALE_DAYS or more."""
-    unattended: Sequence[Pile] = ()
+    unattended: Sequence[Pile] = []
     """Due jobs that no living worker takes; each pile with the job that came first."""
-    unprobed: Sequence[Pile] = ()
+    unprobed: Sequence[Pile] = []
     """Parked jobs whose probe no living worker could run."""
-    unfired: Sequence[Unfired] = ()
+    unfired: Sequence[Unfired] = []
     """Schedules with a slot that is due, whose task no living worker knows."""
     known: frozenset[str] = frozenset()
     """The tasks that living workers know."""
     oldest: Job | None = None
+    """The waiting job that has been due for longest."""
     groups: Mapping[str, GroupView] = {}
     """Views of the piles' groups, by fingerprint."""
-    left_behind: Sequence[LeftBehind] = ()
-    list_stalled: Sequence[Stalled] = ()
-    blocked: Sequence[Blocked] = ()
+    left_behind: Sequence[LeftBehind] = []
+    list_stalled: Sequence[Stalled] = []
+    blocked: Sequence[Blocked] = []
     spooled: int = 0
     disk_free: int | None = None
-    channels: Sequence[str] = ()
+    channels: Sequence[str] = []
     """Notification channels that do not take anything, in words."""
-    cycles: Sequence[Finding] = ()
+    cycles: Sequence[Finding] = []
     """Nights of cycles that did not happen, ended early or were short."""
-    effects: Sequence[EffectRecord] = ()
+    effects: Sequence[EffectRecord] = []
     """Effects without a job that were begun, and whose end is not known."""
     jump: ClockHold | None = None
     """A jump of the clock that has not held yet."""
@@ -173,26 +179,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def needs(seen: Snapshot) -> list[Need]:
     """Lists everything that needs a person, the gravest kind first."""
-    found = [
-        *(_process_gone(seen, left) for left in seen.left_behind),
-        *(_held(seen, pile) for pile in seen.held),
-        *_effects(seen.effects),
-        *_dead(seen),
-        *(_stalled(seen, job) for job in seen.list_stalled),
-        *(_blocked(one) for one in seen.blocked),
-        *_unattended(seen),
-        *_unprobed(seen),
-        *(_unfired(schedule) for schedule in seen.unfired),
-        *_backed_up(seen),
-        *(_overdue(seen, pile) for pile in seen.overdue),
-        *_returning(seen),
-        *spool_needs(seen.spooled),
-        *_disk(seen.disk_free),
-        *(_channel(said) for said in seen.channels),
-        *(_cycle(finding) for finding in seen.cycles),
-        *([_jumped(seen.jump)] if seen.jump is not None else ()),
-    ]
-    return sorted(found, key=lambda need: ORDER[need.kind])
+    told = [need for field, word in WORDED if getattr(seen, field) != getattr(_NOTHING, field) for need in word(seen)]
+    return sorted(told, key=lambda need: ORDER[need.kind])
 
 
 def store_failed(problem: str, *, fleet: bool = False) -> Need:
@@ -209,24 +197,25 @@ def store_failed(problem: str, *, fleet: bool = False) -> Need:
 # -- processes
 
 
-def _process_gone(seen: Snapshot, left: LeftBehind) -> Need:
-    """Makes the need for a process that left running jobs; on another host, a silent process is not called gone."""
-    number, tasks = len(left.jobs), ", ".join(left.tasks[:3]) + (", …" if len(left.tasks) > 3 else "")
-    seen_last = f"{span(seen.now - left.since)} ago"
-    lost = f"is gone (last seen {seen_last})" if left.gone else f"was not seen for {span(seen.now - left.since)}"
-    what = f"process {left.process} {lost}"
-    return Need(
-        "process_gone",
-        f"process_gone:{left.process}",
-        number,
-        f"{what} and left {counted(number, 'running job')} behind ({tasks})",
-        "Start a worker, or run the script again: it takes over what is left.",
-        f"redrive status {left.jobs[0][-8:]}" if number == 1 else "redrive jobs --state running",
-        left.since,
-        what=what,
-        task=left.tasks[0] if len(left.tasks) == 1 else "",
-        job_id=left.jobs[0],
-    )
+def _word_gone(seen: Snapshot) -> Iterator[Need]:
+    """Words the processes that left running jobs; on another host, a silent process is not called gone."""
+    for left in seen.left_behind:
+        number, tasks = len(left.jobs), ", ".join(left.tasks[:3]) + (", …" if len(left.tasks) > 3 else "")
+        silent = span(seen.now - left.since)
+        lost = f"is gone (last seen {silent} ago)" if left.gone else f"was not seen for {silent}"
+        what = f"process {left.process} {lost}"
+        yield Need(
+            "process_gone",
+            f"process_gone:{left.process}",
+            number,
+            f"{what} and left {counted(number, 'running job')} behind ({tasks})",
+            "Start a worker, or run the script again: it takes over what is left.",
+            f"redrive status {left.jobs[0][-8:]}" if number == 1 else "redrive jobs --state running",
+            left.since,
+            what=what,
+            task=left.tasks[0] if len(left.tasks) == 1 else "",
+            job_id=left.jobs[0],
+        )
 
 
 def stalled_limit(durations: Sequence[float]) -> float:
@@ -239,41 +228,45 @@ def stalled_limit(durations: Sequence[float]) -> float:
 
 def list_stalled(quiet: Sequence[Quiet], limits: Mapping[str, float], now: float) -> list[Stalled]:
     """Lists the running jobs without progress for longer than their limit."""
-    judged = [Stalled(one.job, one.since, limits.get(one.job.id, STALLED_AFTER)) for one in quiet]
-    return [one for one in judged if now - one.since > one.limit]
+    running = [Stalled(one.job, one.since, limits.get(one.job.id, STALLED_AFTER)) for one in quiet]
+    return [one for one in running if now - one.since > one.limit]
 
 
-def _stalled(seen: Snapshot, one: Stalled) -> Need:
-    job, time = one.job, span(seen.now - one.since)
-    sentence = f"{job.queue}: job {job.short_id} ({job.task}) has been running for {time} without progress (stalled)"
+def _word_stalled(seen: Snapshot) -> Iterator[Need]:
+    for one in seen.list_stalled:
+        job, time = one.job, span(seen.now - one.since)
+        sentence = f"job {job.short_id} ({job.task}) has been running for {time} without progress (stalled)"
+        what = f"no progress for {time}, expected {span(one.limit)} at most"
+        action, command = "See what it waits for, or cancel it.", f"redrive status {job.short_id}"
+        yield _need_of_job("stalled", job, sentence, action, command, one.since, what, id=job.id)
+
+
+def _need_of_job(
+    kind: NeedKind,
+    job: Job,
+    sentence: str,
+    action: str,
+    command: str,
+    since: float,
+    what: str,
+    *,
+    id: str,
+    count: int = 1,
+) -> Need:
+    """Makes a need about jobs of one queue and task, of which the given job is shown."""
     return Need(
-        "stalled",
-        f"stalled:{job.id}",
-        1,
-        sentence,
-        "See what it waits for, or cancel it.",
-        f"redrive status {job.short_id}",
-        one.since,
-        what=f"no progress for {time}, expected {span(one.limit)} at most",
-        queue=job.queue,
-        task=job.task,
+        kind, f"{kind}:{id}", count, f"{job.queue}: {sentence}", action, command, since, what, job.queue, job.task,
         job_id=job.id,
-    )
+    )  # fmt: skip
 
 
-def _blocked(one: Blocked) -> Need:
-    command = f"redrive status {one.job_id[-8:]}" if one.job_id else "redrive top"
-    return Need(
-        "loop_blocked",
-        f"loop_blocked:{one.worker}",
-        1,
-        f"event loop blocked by {one.task} (worker {one.worker})",
-        "Use await in it, or make it a plain `def` task, which runs in a thread.",
-        command,
-        one.since,
-        task=one.task,
-        job_id=one.job_id,
-    )
+def _word_blocked(seen: Snapshot) -> Iterator[Need]:
+    action = "Use await in it, or make it a plain `def` task, which runs in a thread."
+    for one in seen.blocked:
+        sentence = f"event loop blocked by {one.task} (worker {one.worker})"
+        command = f"redrive status {one.job_id[-8:]}" if one.job_id else "redrive top"
+        id, task = f"loop_blocked:{one.worker}", one.task
+        yield Need("loop_blocked", id, 1, sentence, action, command, one.since, task=task, job_id=one.job_id)
 
 
 # -- cycles
@@ -286,89 +279,14 @@ _CYCLES: Final[Mapping[FindingKind, str]] = {
 }
 
 
-def _cycle(finding: Finding) -> Need:
-    return Need(
-        finding.kind,
-        finding.id,
-        finding.count,
-        finding.sentence,
-        _CYCLES[finding.kind].replace("NAME", finding.name),
-        finding.command,
-        finding.since,
-        what=finding.sentence,
-        queue=f"{CYCLE}{finding.name}",
-    )
+def _word_cycles(seen: Snapshot) -> Iterator[Need]:
+    for cycle in seen.cycles:
+        action, what = _CYCLES[cycle.kind].replace("NAME", cycle.name), cycle.sentence
+        queue = f"{CYCLE}{cycle.name}"
+        yield Need(cycle.kind, cycle.id, cycle.count, what, action, cycle.command, cycle.since, what, queue)
 
 
 # -- dead letters and held jobs
-
-
-def _dead(seen: Snapshot) -> list[Need]:
-    """Lists the needs of the manual lane, the largest pile first."""
-    piles = sorted(seen.manual, key=lambda pile: (pile.groups > 1, -pile.number))
-    return [_pile(seen, "dead_manual", pile) for pile in piles]
-
-
-def _held(seen: Snapshot, pile: Pile) -> Need:
-    because = next(kind for kind in FOR_A_PERSON if kind == pile.sample.because)
-    need = _pile(seen, because, pile)
-    what = _question(pile.sample) or _what(pile)
-    return _several(need, pile, what, f"redrive jobs --state held --because {quote(because)} {_route(pile.sample)}")
-
-
-EFFECTS_SHOWN: Final = 20
-"""Number of effects that are listed one by one; the rest is merged into one need."""
-
-
-def _effects(effects: Sequence[EffectRecord]) -> list[Need]:
-    """Lists the effects without a job whose outcome is unknown, the oldest first."""
-    oldest = sorted(effects, key=lambda effect: effect.at)
-    found = [_effect(effect) for effect in oldest[:EFFECTS_SHOWN]]
-    if beyond := oldest[EFFECTS_SHOWN:]:
-        sentence = f"{len(beyond):,} more effects may or may not have happened"
-        action = "`redrive effects --open` lists them; look at their receivers, then resolve each."
-        found.append(
-            Need(
-                "outcome_unknown",
-                "outcome_unknown:effects",
-                len(beyond),
-                sentence,
-                action,
-                "redrive effects --open",
-                beyond[0].at,
-                what=beyond[0].note or "",
-            )
-        )
-    return found
-
-
-def _effect(effect: EffectRecord) -> Need:
-    named = quote(f"effect:{effect.key}")
-    return Need(
-        "outcome_unknown",
-        f"outcome_unknown:effect:{effect.key}",
-        1,
-        f"{effect.name}: 1 effect may or may not have happened (effect:{effect.key})",
-        f"Look at the receiver. Then `redrive resolve {named} --landed` or `--not-landed`.",
-        f"redrive status {named}",
-        effect.at,
-        what=effect.note or "the process that performed it ended before it said more",
-        task=effect.name,
-    )
-
-
-def _several(need: Need, pile: Pile, what: str, command: str) -> Need:
-    """Sets the text of a need; if the pile has several jobs, shows the latest and gives the command that lists all."""
-    if pile.number == 1:
-        return msgspec.structs.replace(need, what=what)
-    return msgspec.structs.replace(need, what=f"such as: {what}", command=command)
-
-
-def _question(job: Job) -> str | None:
-    """Returns the question that a held job asks. Consent is asked for before an attempt, so its text is made here."""
-    if job.because == "consent":
-        return f"asks for consent to {job.task}" + (f", for session {job.session_id}" if job.session_id else "")
-    return job.history[-1].decision if job.because == "approval" and job.history else None
 
 
 _WORDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -381,27 +299,33 @@ _WORDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def _pile(seen: Snapshot, kind: NeedKind, pile: Pile) -> Need:
+def _word_pile(
+    seen: Snapshot, kind: NeedKind, pile: Pile, what: str, command: str, action: str = "", course: Course | None = None
+) -> Need:
+    """Makes the need for a pile. Without an action of its own, its group or its latest job says what to do."""
     job = pile.sample
     if kind == "dead_manual" and job.because == "conflicting_input":
-        kind = "conflicting_input"
+        kind, course = "conflicting_input", None
     one, many = _WORDS[kind]
+    if not action and (view := seen.groups.get(job.fingerprint or "")) is not None:
+        action = suggest(view.group, view.lessons, letter=job).text
+    ends = [attempt.ended_at for attempt in job.history if attempt.failure is not None and attempt.ended_at is not None]
     return Need(
         kind,
         f"{kind}:{job.fingerprint or job.id}",
         pile.number,
         f"{job.queue}: {pile.number:,} {one if pile.number == 1 else many} ({job.task})",
-        _action(seen, job),
-        _command(kind, pile),
-        _first_failure(job),
-        _what(pile),
+        action or job.recommendation or "Look at it.",
+        command,
+        min(ends, default=job.first_failed_at),
+        what,
         job.queue,
         job.task,
         job.error_class,
         job.id,
         job.fingerprint,
         len(failing_days(job)),
-        _course(seen, pile) if kind == "dead_manual" else None,
+        course,
         pile.fresh,
         pile.before,
         pile.oldest_at,
@@ -409,16 +333,21 @@ def _pile(seen: Snapshot, kind: NeedKind, pile: Pile) -> Need:
     )
 
 
-def _error(pile: Pile) -> str:
-    return pile.sample.error or pile.sample.because or "no error was recorded"
+def _word_manual(seen: Snapshot) -> Iterator[Need]:
+    """Words the manual lane, the largest pile first."""
+    for pile in sorted(seen.manual, key=lambda pile: (pile.groups > 1, -pile.number)):
+        job, what = pile.sample, pile.error
+        if pile.groups > 1:
+            what = f"{pile.groups} smaller groups, such as {what}"
+            command = f"redrive dead list --lane manual --error-class {quote(job.error_class or '')}"
+        elif pile.number > 1 and job.fingerprint:
+            command = f"redrive dead list --fingerprint {job.fingerprint}"
+        else:
+            command = f"redrive dead show {job.short_id}"
+        yield _word_pile(seen, "dead_manual", pile, what, command, course=_find_course(seen, pile))
 
 
-def _what(pile: Pile) -> str:
-    error = _error(pile)
-    return error if pile.groups == 1 else f"{pile.groups} smaller groups, such as {error}"
-
-
-def _course(seen: Snapshot, pile: Pile) -> Course | None:
+def _find_course(seen: Snapshot, pile: Pile) -> Course | None:
     """Compares the fresh dead letters of a group with the time before; `regressed` goes first."""
     view = seen.groups.get(pile.sample.fingerprint or "")
     if view is None or pile.groups > 1:
@@ -440,36 +369,53 @@ def _has_regressed(view: GroupView, since: float) -> bool:
     return any(said.what == "regressed" and said.at >= since for said in state.story)
 
 
-def _overdue(seen: Snapshot, pile: Pile) -> Need:
-    """Makes the need for a deferred job whose time has come."""
-    action = "The time it was deferred to has come. See to it now, or defer it again."
-    return msgspec.structs.replace(_pile(seen, "deferred_overdue", pile), action=action)
+def _word_held(seen: Snapshot) -> Iterator[Need]:
+    for pile in seen.held:
+        job, what, command = pile.sample, _question(pile.sample) or pile.error, f"redrive status {pile.sample.short_id}"
+        kind = next(kind for kind in FOR_A_PERSON if kind == job.because)
+        if pile.number > 1:
+            what, command = f"such as: {what}", f"redrive jobs --state held --because {quote(kind)} {_route(job)}"
+        yield _word_pile(seen, kind, pile, what, command)
 
 
-def _action(seen: Snapshot, job: Job) -> str:
-    """Returns the suggestion of the dead letter's group, else the job's own recommendation."""
-    view = seen.groups.get(job.fingerprint or "")
-    if view is not None:
-        return suggest(view.group, view.lessons, letter=job).text
-    return job.recommendation or "Look at it."
-
-
-def _command(kind: NeedKind, pile: Pile) -> str:
-    if kind == "unattended" and pile.groups > 1:
-        return "redrive jobs --state waiting"
-    if kind == "unattended" and pile.number > 1:
-        return f"redrive jobs --state waiting {_route(pile.sample)}"
-    if kind in FOR_A_PERSON or kind in ("deferred_overdue", "unattended"):
-        return f"redrive status {pile.sample.short_id}"
-    if pile.groups > 1:
-        return f"redrive dead list --lane manual --error-class {quote(pile.sample.error_class or '')}"
-    if pile.number > 1 and pile.sample.fingerprint:
-        return f"redrive dead list --fingerprint {pile.sample.fingerprint}"
-    return f"redrive dead show {pile.sample.short_id}"
+def _question(job: Job) -> str | None:
+    """Returns the question that a held job asks. Consent is asked for before an attempt, so its text is made here."""
+    if job.because == "consent":
+        return f"asks for consent to {job.task}" + (f", for session {job.session_id}" if job.session_id else "")
+    return job.history[-1].decision if job.because == "approval" and job.history else None
 
 
 def _route(job: Job) -> str:
     return f"--task {quote(job.task)} --queue {quote(job.queue)}"
+
+
+def _word_overdue(seen: Snapshot) -> Iterator[Need]:
+    """Words the deferred jobs whose time has come."""
+    action = "The time it was deferred to has come. See to it now, or defer it again."
+    for pile in seen.overdue:
+        yield _word_pile(seen, "deferred_overdue", pile, pile.error, f"redrive status {pile.sample.short_id}", action)
+
+
+def _word_stuck(seen: Snapshot) -> Iterator[Need]:
+    action = "It should come back by itself, and no process fetches it: run its script or a worker, or redrive it."
+    for pile in seen.stuck:
+        yield _word_delayed(seen, "deferred_overdue", pile, action)
+
+
+def _word_stale(seen: Snapshot) -> Iterator[Need]:
+    for pile in seen.stale:
+        action = f"Waiting does not heal it. {pile.sample.recommendation or ''}".strip()
+        yield _word_delayed(seen, "dead_manual", pile, action)
+
+
+def _word_delayed(seen: Snapshot, kind: NeedKind, pile: Pile, action: str) -> Need:
+    """Words a pile of the delayed lane; of several jobs, shows the latest, and a command lists all."""
+    what, command = pile.error, f"redrive dead show {pile.sample.short_id}"
+    if pile.groups > 1:
+        what, command = f"of {pile.groups} more tasks, such as: {what}", "redrive dead list --lane delayed"
+    elif pile.number > 1:
+        what, command = f"such as: {what}", f"redrive dead list --lane delayed {_route(pile.sample)}"
+    return _word_pile(seen, kind, pile, what, command, action)
 
 
 def failing_days(job: Job) -> list[date]:
@@ -482,135 +428,98 @@ def failing_days(job: Job) -> list[date]:
     return sorted(ends)
 
 
-def _first_failure(job: Job) -> float | None:
-    ends = [attempt.ended_at for attempt in job.history if attempt.failure is not None]
-    return min((end for end in ends if end is not None), default=job.first_failed_at)
-
-
 def day_of(at: float) -> date:
     return datetime.fromtimestamp(at, UTC).date()
 
 
-def _returning(seen: Snapshot) -> list[Need]:
-    """Lists dead letters of the delayed lane that failed day after day, or that no process fetches."""
-    unfetched = "It should come back by itself, and no process fetches it: run its script or a worker, or redrive it."
-    stuck = [_come_back(seen, "deferred_overdue", pile, unfetched) for pile in seen.stuck]
-    return stuck + [
-        _come_back(seen, "dead_manual", pile, f"Waiting does not heal it. {pile.sample.recommendation or ''}".strip())
-        for pile in seen.stale
-    ]
+# -- effects without a job
 
 
-def _come_back(seen: Snapshot, kind: NeedKind, pile: Pile, action: str) -> Need:
-    """Makes the need for a pile of the delayed lane; of several jobs, shows the latest, and a command lists all."""
-    need = msgspec.structs.replace(_pile(seen, kind, pile), action=action, course=None)
-    if pile.number == 1:
-        return msgspec.structs.replace(need, command=f"redrive dead show {pile.sample.short_id}")
-    several = pile.groups > 1
-    what = f"of {pile.groups} more tasks, such as: {_error(pile)}" if several else f"such as: {_error(pile)}"
-    listed = "redrive dead list --lane delayed" + ("" if several else f" {_route(pile.sample)}")
-    return msgspec.structs.replace(need, what=what, command=listed)
+EFFECTS_SHOWN: Final = 20
+"""Number of effects that are listed one by one; the rest is merged into one need."""
+
+
+def _word_effects(seen: Snapshot) -> Iterator[Need]:
+    """Words the effects without a job whose outcome is unknown, the oldest first."""
+    oldest = sorted(seen.effects, key=lambda effect: effect.at)
+    for effect in oldest[:EFFECTS_SHOWN]:
+        named = quote(f"effect:{effect.key}")
+        yield Need(
+            "outcome_unknown",
+            f"outcome_unknown:effect:{effect.key}",
+            1,
+            f"{effect.name}: 1 effect may or may not have happened (effect:{effect.key})",
+            f"Look at the receiver. Then `redrive resolve {named} --landed` or `--not-landed`.",
+            f"redrive status {named}",
+            effect.at,
+            what=effect.note or "the process that performed it ended before it said more",
+            task=effect.name,
+        )
+    if beyond := oldest[EFFECTS_SHOWN:]:
+        id, command = "outcome_unknown:effects", "redrive effects --open"
+        sentence = f"{len(beyond):,} more effects may or may not have happened"
+        action = f"`{command}` lists them; look at their receivers, then resolve each."
+        since, what = beyond[0].at, beyond[0].note or ""
+        yield Need("outcome_unknown", id, len(beyond), sentence, action, command, since, what)
 
 
 # -- work that does not move
 
 
-def _unattended(seen: Snapshot) -> list[Need]:
-    """Lists due jobs that no living worker takes, and the oldest job if it has been due for more than a day."""
-    piles, job = list(seen.unattended), seen.oldest
-    told = {(pile.sample.queue, pile.sample.task) for pile in piles}
-    if job is not None and seen.now - job.run_at >= STUCK_AFTER and (job.queue, job.task) not in told:
-        piles.append(Pile(1, job))
-    return [_left(seen, pile) for pile in piles]
-
-
-def _left(seen: Snapshot, pile: Pile) -> Need:
-    job, one = pile.sample, pile.number == 1
-    since = f"due since {iso(job.run_at)}"
-    what = f"{since}, and no live worker runs it" if one else f"due, such as one {since}, and no live worker runs them"
-    runs_it = "Run its script" if job.queue.startswith(CYCLE) else "Start a worker that knows its task"
-    if pile.groups > 1:
-        what = f"of {pile.groups} more tasks are {what}"
-        runs_it = "Start a worker that knows their tasks"
-    jobs = "job is due" if one else "jobs are due"
+def _word_unattended(seen: Snapshot) -> Iterator[Need]:
+    """Words the due jobs that no living worker takes."""
     known = " (live workers know it, but none of them takes it: see their queues and agents)"
-    return Need(
-        "unattended",
-        f"unattended:{job.queue}/{job.task}",
-        pile.number,
-        f"{job.queue}: {pile.number:,} {jobs}, and no live worker runs {job.task}"
-        f"{known if job.task in seen.known else ''}",
-        f"{runs_it}, or cancel it.",
-        _command("unattended", pile),
-        job.run_at,
-        what,
-        job.queue,
-        job.task,
-        job_id=job.id,
-    )
+    for pile in seen.unattended:
+        job, one = pile.sample, pile.number == 1
+        since, command = f"due since {iso(job.run_at)}", f"redrive jobs --state waiting {_route(job)}"
+        what = f"due, such as one {since}, and no live worker runs them"
+        runs_it = "Run its script" if job.queue.startswith(CYCLE) else "Start a worker that knows its task"
+        if one:
+            what, command = f"{since}, and no live worker runs it", f"redrive status {job.short_id}"
+        elif pile.groups > 1:
+            what, command = f"of {pile.groups} more tasks are {what}", "redrive jobs --state waiting"
+            runs_it = "Start a worker that knows their tasks"
+        sentence = f"{pile.number:,} {'job is' if one else 'jobs are'} due, and no live worker runs {job.task}"
+        sentence += known if job.task in seen.known else ""
+        id, action = f"{job.queue}/{job.task}", f"{runs_it}, or cancel it."
+        yield _need_of_job("unattended", job, sentence, action, command, job.run_at, what, id=id, count=pile.number)
 
 
-def _unprobed(seen: Snapshot) -> list[Need]:
-    """Lists parked jobs that no living worker can send as a probe, so that they would not come back by themselves.
-
-    Where jobs of the same task are due, the need of those jobs says already that no worker runs the task.
-    """
-    told = {(pile.sample.queue, pile.sample.task) for pile in seen.unattended}
-    return [_parked(pile) for pile in seen.unprobed if (pile.sample.queue, pile.sample.task) not in told]
-
-
-def _parked(pile: Pile) -> Need:
-    job, jobs = pile.sample, counted(pile.number, "parked job")
-    whose = f"of {pile.groups} more tasks" if pile.groups > 1 else f"({job.task})"
-    verb = "waits" if pile.number == 1 else "wait"
-    what = f"{jobs} {whose} {verb} for {name_of_key(job.held_for or '')}, and no live worker asks whether it is back"
-    return Need(
-        "unattended",
-        f"unattended:parked:{job.queue}/{job.task}",
-        pile.number,
-        f"{job.queue}: {what}",
-        "Start a worker that knows the task: it probes, and they come back when that works.",
-        f"redrive jobs --state held --because circuit_open {_route(job)}",
-        job.updated_at,
-        what,
-        job.queue,
-        job.task,
-        job_id=job.id,
-    )
-
-
-def _unfired(schedule: Unfired) -> Need:
-    """Makes the need for a schedule without a worker. Its slot becomes no job, so no other need reports it."""
-    what = f"a slot is due since {iso(schedule.since)}, and no live worker knows {schedule.task}"
-    return Need(
-        "unattended",
-        f"unattended:schedule:{schedule.name}",
-        1,
-        f"schedule {schedule.name} ({schedule.line}): {what}",
-        f"Start a worker that has it; if no code has it any more, `redrive schedules --forget {quote(schedule.name)}`.",
-        "redrive schedules",
-        schedule.since,
-        what,
-        task=schedule.task,
-    )
-
-
-def _backed_up(seen: Snapshot) -> list[Need]:
-    """Lists queues with more due jobs than their policy allows, the fullest queue first."""
-    full = sorted((queue for queue in seen.queues if queue.too_many_due), key=lambda queue: -queue.due)
-    return [
-        Need(
-            "backed_up",
-            f"backed_up:{queue.name}",
-            queue.due,
-            f"{queue.name} is backed up: {queue.due:,} jobs are due",
-            "It is paused: resume it." if queue.paused else "Is what they call slow, or are there too few workers?",
-            f"redrive {'queues resume' if queue.paused else 'jobs --queue'} {quote(queue.name)}",
-            what=f"{queue.due:,} jobs are due",
-            queue=queue.name,
+def _word_unprobed(seen: Snapshot) -> Iterator[Need]:
+    """Words the parked jobs that no living worker can send as a probe: they would not come back by themselves."""
+    action = "Start a worker that knows the task: it probes, and they come back when that works."
+    for pile in seen.unprobed:
+        job, jobs = pile.sample, counted(pile.number, "parked job")
+        whose = f"of {pile.groups} more tasks" if pile.groups > 1 else f"({job.task})"
+        waits = f"{'waits' if pile.number == 1 else 'wait'} for {name_of_key(job.held_for or '')}"
+        what = f"{jobs} {whose} {waits}, and no live worker asks whether it is back"
+        id, command = (
+            f"parked:{job.queue}/{job.task}",
+            f"redrive jobs --state held --because circuit_open {_route(job)}",
         )
-        for queue in full
-    ]
+        yield _need_of_job("unattended", job, what, action, command, job.updated_at, what, id=id, count=pile.number)
+
+
+def _word_unfired(seen: Snapshot) -> Iterator[Need]:
+    """Words the schedules without a worker. Their slots become no jobs, so no other need reports them."""
+    for schedule in seen.unfired:
+        name, id, command = schedule.name, f"unattended:schedule:{schedule.name}", "redrive schedules"
+        what = f"a slot is due since {iso(schedule.since)}, and no live worker knows {schedule.task}"
+        sentence = f"schedule {name} ({schedule.line}): {what}"
+        action = f"Start a worker that has it; if no code has it any more, `{command} --forget {quote(name)}`."
+        yield Need("unattended", id, 1, sentence, action, command, schedule.since, what, task=schedule.task)
+
+
+def _word_backed_up(seen: Snapshot) -> Iterator[Need]:
+    """Words the queues with more due jobs than their policy allows, the fullest queue first."""
+    for queue in sorted(seen.queues, key=attrgetter("due"), reverse=True):
+        if not queue.too_many_due:
+            continue
+        name, what = queue.name, f"{queue.due:,} jobs are due"
+        action = "It is paused: resume it." if queue.paused else "Is what they call slow, or are there too few workers?"
+        command = f"redrive {'queues resume' if queue.paused else 'jobs --queue'} {quote(name)}"
+        sentence = f"{name} is backed up: {what}"
+        yield Need("backed_up", f"backed_up:{name}", queue.due, sentence, action, command, what=what, queue=name)
 
 
 # -- disk, clock and channels
@@ -625,24 +534,54 @@ def spool_needs(number: int) -> list[Need]:
     return [Need("spooled", "spooled", number, f"spool: {what}", action, "redrive doctor", what=what)]
 
 
-def _disk(free: int | None) -> list[Need]:
-    if free is None or free >= DISK_LOW:
-        return []
-    sentence = f"the disk of the database has {free // 2**20:,} MB left"
-    action = "Free some space: without it no job is accepted."
-    return [Need("disk_low", "disk_low", 1, sentence, action, "redrive doctor", what=sentence)]
+def _word_spooled(seen: Snapshot) -> list[Need]:
+    return spool_needs(seen.spooled)
 
 
-def _jumped(hold: ClockHold) -> Need:
-    sentence, _, action = describe(hold).partition(". ")
-    return Need("clock_jumped", "clock_jumped", 1, sentence, action, "redrive doctor", hold.since, what=sentence)
+def _word_disk(seen: Snapshot) -> Iterator[Need]:
+    if seen.disk_free is not None and seen.disk_free < DISK_LOW:
+        sentence = f"the disk of the database has {seen.disk_free // 2**20:,} MB left"
+        action = "Free some space: without it no job is accepted."
+        yield Need("disk_low", "disk_low", 1, sentence, action, "redrive doctor", what=sentence)
 
 
-def _channel(problem: str) -> Need:
+def _word_jump(seen: Snapshot) -> Iterator[Need]:
+    if seen.jump is not None:
+        sentence, _, action = describe(seen.jump).partition(". ")
+        since = seen.jump.since
+        yield Need("clock_jumped", "clock_jumped", 1, sentence, action, "redrive doctor", since, what=sentence)
+
+
+def _word_channels(seen: Snapshot) -> Iterator[Need]:
     action = "Mend the channel, or take it out of [notify]: what it is to be told waits."
-    return Need(
-        "channel_failed", f"channel_failed:{problem.partition(' has ')[0]}", 1, problem, action, "redrive health"
-    )
+    for problem in seen.channels:
+        id = f"channel_failed:{problem.partition(' has ')[0]}"
+        yield Need("channel_failed", id, 1, problem, action, "redrive health")
+
+
+WORDED: Final[tuple[tuple[str, Callable[[Snapshot], Iterable[Need]]], ...]] = (
+    ("left_behind", _word_gone),
+    ("held", _word_held),
+    ("effects", _word_effects),
+    ("manual", _word_manual),
+    ("list_stalled", _word_stalled),
+    ("blocked", _word_blocked),
+    ("unattended", _word_unattended),
+    ("unprobed", _word_unprobed),
+    ("unfired", _word_unfired),
+    ("queues", _word_backed_up),
+    ("overdue", _word_overdue),
+    ("stuck", _word_stuck),
+    ("stale", _word_stale),
+    ("spooled", _word_spooled),
+    ("disk_free", _word_disk),
+    ("channels", _word_channels),
+    ("cycles", _word_cycles),
+    ("jump", _word_jump),
+)
+"""What of a snapshot may need a person, and how it is worded; `GATHERED` in gather_needs.py says how it is read."""
+_NOTHING: Final = Snapshot(0.0, 0.0)
+"""The snapshot of a store in which nothing is there to be worded."""
 
 
 # -- in words

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from redrive.errors import StoreError
 from redrive.jobs.open_store import is_file
 from redrive.reports.gather_needs import look
 from redrive.reports.health import Health, broken, health
-from redrive.reports.needs import Snapshot, needs, spool_needs, store_failed
+from redrive.reports.needs import needs, spool_needs, store_failed
 from redrive.reports.queue_numbers import OLD_DEFERRAL, QueueNumbers
 from redrive.retries.breaker import Breaker, in_words
 
@@ -44,9 +44,10 @@ class Watch:
     ) -> None:
         self._core = core
         self._spool = spool
-        self._effects = effects
         self._repeats = repeats
         self._redrives = redrives
+        self.snapshot: Final = partial(look, core, spool, effects)
+        """Reads everything that may need a person, in the whole store or in one queue."""
 
     async def numbers(self) -> list[QueueNumbers]:
         """Counts the jobs of every queue that ever had a job or is paused."""
@@ -64,7 +65,9 @@ class Watch:
         overdue = await self._by_queue(replace(later, due_at=now)) if deferred else {}
         put_off = await self._by_queue(replace(later, until=now - OLD_DEFERRAL)) if deferred else {}
         alone = await count_unattended(store, now) if due else {}
-        back = await self._next_back(now)
+        back: dict[str, float] = {}
+        for group in await store.returning(now):
+            back[group.queue] = min(back.get(group.queue, math.inf), max(0.0, group.next_at - now))
         paused = await read_paused_queues(store)
         names = sorted({str(queue) for queue, _ in by_state} | paused.keys())
         return [
@@ -87,13 +90,6 @@ class Watch:
             )
             for name in names
         ]
-
-    async def _next_back(self, now: float) -> dict[str, float]:
-        """Returns the seconds until the next dead letter of each queue comes back by itself."""
-        found: dict[str, float] = {}
-        for group in await self._core.store.returning(now):
-            found[group.queue] = min(found.get(group.queue, math.inf), max(0.0, group.next_at - now))
-        return found
 
     async def _by_queue(self, chosen: Filter) -> dict[str, int]:
         return {
@@ -118,12 +114,6 @@ class Watch:
     async def _health(self) -> Health:
         queues = await self.numbers()
         return health(queues, needs(await self.snapshot(queues)), await self._facts())
-
-    async def snapshot(
-        self, queues: Sequence[QueueNumbers], *, queue: str | None = None, since: float | None = None
-    ) -> Snapshot:
-        """Reads everything that may need a person, in the whole store or in one queue."""
-        return await look(self._core, self._spool, self._effects, queues, queue=queue, since=since)
 
     async def _facts(self) -> list[str]:
         """Lists what is wrong and needs no person: downstreams that are down, paused bulk redrives, busy single-slot
