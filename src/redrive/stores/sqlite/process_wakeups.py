@@ -27,8 +27,10 @@ _DRAINED: Final = 64
 """How many bytes are read at once, at most, however fast others send."""
 _LONGEST: Final = 107 if sys.platform == "linux" else 103
 """How many bytes the path of a socket may have."""
-_SETTLED_SECONDS: Final = 2.0
-"""A folder that changed so long ago shows every later change by another time. File systems have coarse clocks."""
+_SETTLED_SECONDS: Final = 0.1
+"""A folder that changed so long ago shows every later change by another time: the clocks of file systems are coarse."""
+LIST_SECONDS: Final = 0.002
+"""How old the list of those who wait may be. Who begins to wait looks once more after this time."""
 _BY_NUMBER: Final = "/proc/self/fd"
 
 _open_sockets: set[socket.socket] = set()
@@ -172,15 +174,19 @@ class WakeupSender:
 
     def __init__(self, own: Path) -> None:
         self._own = own
-        self._folder = own.parent
+        self._folder = str(own.parent)
         self._links: dict[str, _WakeupLink] = {}
         """By the name of the socket."""
         self._seen: object = None
         """What the folder looked like when it was listed; None where it must be listed again."""
+        self._checked = -LIST_SECONDS
 
     def send(self, kind: bytes) -> None:
         """Send this byte to every process that waits now."""
-        self.refresh()
+        now = time.monotonic()
+        if now - self._checked >= LIST_SECONDS:
+            self._checked = now
+            self.refresh()
         for name in list(self._links):
             self._send(name, kind)
 
@@ -188,7 +194,7 @@ class WakeupSender:
         """List who waits, if the folder has changed: usually one look at its time says that it has not."""
         try:
             found = os.stat(self._folder)
-            seen = found.st_ino, found.st_dev, found.st_mtime_ns, found.st_size
+            seen = found.st_ino, found.st_mtime_ns, found.st_size
             if seen == self._seen:
                 return
             names = {name for name in os.listdir(self._folder) if name.startswith(PREFIX)} - {self._own.name}
@@ -203,10 +209,10 @@ class WakeupSender:
     def _connect(self, name: str) -> None:
         """Connect to a socket, and remove it where no process has it open any more."""
         try:
-            self._links[name] = _WakeupLink(self._folder / name)
+            self._links[name] = _WakeupLink(self._own.with_name(name))
         except ConnectionRefusedError:
             self._seen = None
-            _remove_dead(self._folder / name)
+            _remove_dead(self._own.with_name(name))
         except OSError:
             self._seen = None  # try again at the next commit; until then that process looks by itself
 

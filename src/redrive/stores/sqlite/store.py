@@ -80,6 +80,8 @@ class SqliteStore(ReadVerbs):
         self._wakeup_socket = WakeupSocket(socket, self.path)
         self._sender = WakeupSender(socket)
         self._followers = JobFollowers()
+        self._claimed = 0
+        """How many jobs this process has claimed."""
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -252,6 +254,7 @@ class SqliteStore(ReadVerbs):
         """Claim. Raises, and changes nothing, where a record cannot be read."""
         mark = self._waiters.mark
         taken = self._machine.take(connection, take)
+        self._claimed += taken.number
         if isinstance(taken, Taken) and not take.wanted.ids:
             self._plenty = taken.room.slots <= 0
         due = taken.next_due(connection) if look_ahead else None
@@ -392,7 +395,15 @@ class SqliteStore(ReadVerbs):
 
     def _look_around(self, foreign: ForeignCommits, closed: threading.Event) -> None:
         try:
-            Watcher(foreign, self._wakeup_socket, self._waiters, self._followers, self._wake, closed).run()
+            Watcher(
+                foreign,
+                self._wakeup_socket,
+                self._waiters,
+                self._followers,
+                self._wake,
+                lambda: self._claimed,
+                closed,
+            ).run()
         finally:
             foreign.close()
 

@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from redrive.stores.sqlite.process_wakeups import DUE, WakeupSocket
+from redrive.stores.sqlite.process_wakeups import DUE, LIST_SECONDS, WakeupSocket
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters, call_in_loop
 
 POLL_SECONDS: Final = 0.04
 """How often the thread looks into the file where it has no socket."""
 SLOW_POLL_SECONDS: Final = 0.5
 """How often it looks as well where it has one: older versions of redrive do not send."""
-PAUSE_SECONDS: Final = 0.005
-"""The shortest time between two looks, so that a process that commits all the time does not keep this one busy."""
+PAUSE_SECONDS: Final = max(0.005, 2 * LIST_SECONDS)
+"""The shortest time between two looks. It doubles, up to `POLL_SECONDS`, while other processes commit one thing after
+another and nothing of it is for this one."""
+QUIET_SECONDS: Final = 0.1
+"""After so long without a commit the pause is short again."""
 MOVED_SECONDS: Final = 0.04
 """The shortest time between two wake-ups of workers by commits that made nothing due."""
 
@@ -48,13 +51,14 @@ class JobFollowers:
                     if not self._by_job[id]:
                         del self._by_job[id]
 
-    def tell(self, ids: Iterable[str] | None) -> None:
-        """Tell the followers of these jobs, or all of them. Called by the watcher's thread."""
+    def tell(self, ids: Iterable[str] | None) -> bool:
+        """Tell the followers of these jobs, or all of them; whether there are any. Called by the watcher's thread."""
         with self._lock:
             chosen = self._by_job.keys() if ids is None else self._by_job.keys() & set(ids)
             followers = {follower for id in chosen for follower in self._by_job[id]}
         for loop, changed in followers:
             call_in_loop(loop, changed.set)
+        return bool(followers)
 
 
 class Watcher:
@@ -67,6 +71,7 @@ class Watcher:
         waiters: Waiters,
         followers: JobFollowers,
         wake: Callable[[], None],
+        count_claimed: Callable[[], int],
         closed: threading.Event,
     ) -> None:
         self._foreign = foreign
@@ -74,16 +79,23 @@ class Watcher:
         self._waiters = waiters
         self._followers = followers
         self._wake = wake
+        self._count_claimed = count_claimed
+        """Counts the jobs that this process has claimed so far."""
         self._closed = closed
         self._owes = False
         """A commit was seen of which the workers have not been told yet."""
         self._not_before = 0.0
+        self._claimed = 0
+        self._told = False
+        self._looked = 0.0
+        self._pause = PAUSE_SECONDS
 
     def run(self) -> None:
-        """Bind the socket first: what is committed before others see it is found by the first look."""
+        """Bind the socket first: what is committed before others see it is found by the first two looks."""
         self._socket.bind()
         try:
             self._look(DUE)
+            self._look(DUE)  # after a pause: the lists of those who send may be `LIST_SECONDS` old
             while not self._closed.is_set():
                 self._look(self._listen())
         finally:
@@ -98,8 +110,7 @@ class Watcher:
         return self._socket.receive(soon if self._owes else SLOW_POLL_SECONDS)
 
     def _look(self, heard: bytes) -> None:
-        waited_for = bool(self._waiters or self._followers)
-        if (heard or waited_for) and self._foreign.came():
+        if (heard or self._waiters or self._followers) and self._foreign.came():
             self._owes = True
             self._tell_followers()
         if self._owes and (DUE in heard or time.monotonic() >= self._not_before):
@@ -107,10 +118,18 @@ class Watcher:
             self._not_before = time.monotonic() + MOVED_SECONDS
             self._wake()
         if heard:
-            self._closed.wait(PAUSE_SECONDS if waited_for else POLL_SECONDS)
+            self._closed.wait(self._choose_pause())
 
     def _tell_followers(self) -> None:
         if self._followers:
-            self._followers.tell(self._foreign.list_moved())
+            self._told = self._followers.tell(self._foreign.list_moved()) or self._told
         else:
             self._foreign.skip_moved()
+
+    def _choose_pause(self) -> float:
+        """Choose how long to leave the others' bytes unread: longer each time if none has brought anything."""
+        claimed, now = self._count_claimed(), time.monotonic()
+        useful = self._told or claimed != self._claimed or now - self._looked > QUIET_SECONDS
+        self._pause = PAUSE_SECONDS if useful else min(2 * self._pause, POLL_SECONDS)
+        self._told, self._claimed, self._looked = False, claimed, now
+        return self._pause
