@@ -217,13 +217,21 @@ class WakeupSender:
             self._seen = None  # try again at the next commit; until then that process looks by itself
 
     def _send(self, name: str, kind: bytes) -> None:
+        if not self._reaches(name, kind):  # its process has ended, or has made its socket anew
+            self._drop(name)
+            self._connect(name)
+            if name in self._links:
+                self._reaches(name, kind)
+
+    def _reaches(self, name: str, kind: bytes) -> bool:
+        """Send; False where no process has that socket open any more."""
         try:
             self._links[name].send(kind)
         except ConnectionRefusedError:
-            self._drop(name)
-            self._connect(name)  # its process has ended, or has made its socket anew
+            return False
         except OSError:
             pass  # EAGAIN: it has bytes to read already. Otherwise that process looks by itself
+        return True
 
     def _drop(self, name: str) -> None:
         self._links.pop(name).close()
