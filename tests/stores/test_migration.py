@@ -120,3 +120,24 @@ async def test_a_migrated_file_adds_up_from_then_on(migrated: Openers) -> None:
     await store.close()
     again = await migrated.open()
     assert await again.count(Filter(states=(State.dead,)), by=("fingerprint",)) == {("aa",): 2, ("bb",): 1, (None,): 1}
+
+
+async def test_what_an_older_file_holds_is_found_by_what_is_said_of_it(sqlite: Openers, folder: Path) -> None:
+    """Steps that were taken long ago have made narrower indexes; the newest replaces them, whatever is in the file."""
+    with closing(apsw.Connection(str(folder / "jobs.db"))) as database:
+        for script in schema.read_steps()[:7]:
+            database.execute(script)
+        database.execute(schema.make_triggers())
+        database.pragma("application_id", schema.APPLICATION_ID)
+        database.pragma("user_version", 7)
+        database.execute("INSERT INTO routes (id, queue, task) VALUES (1, 'mail', 'send')")
+        for number, state in enumerate(("waiting", "held", "done", "dead", "discarded", "purged")):
+            said, trouble = ("permanent", "manual", "Look."), ("aa", "KeyError", "bug", "no")
+            database.execute(JOB, (f"{number:032x}", 1, state, T0, T0, T0 + number, *said, *trouble))
+        database.execute(schema.make_recount())
+    store = await sqlite.open()
+    for filter in (Filter(error_class="KeyError"), Filter(detail="bug", because="permanent"), Filter(fingerprint="aa")):
+        assert [job.id for job in (await store.find(filter)).jobs] == [f"{number:032x}" for number in range(6)][::-1]
+    states = [state for state in State if state is not State.running]
+    assert await store.count(Filter(lane="manual"), by=("state",)) == {(str(state),): 1 for state in states}
+    assert (await store.find(Filter(states=(State.held,)))).jobs[0].error_class == "KeyError"

@@ -15,111 +15,22 @@ from redrive.core.job import PRIORITIES, Job, State
 from redrive.core.store import Filter, Page, Quiet, Returning, Seal
 from redrive.core.timings import TimedBy, Timing, timings_of
 from redrive.errors import InvalidInput
-from redrive.stores.sqlite.records import (
-    IN_LIST,
-    LARGEST,
-    RouteCache,
-    Row,
-    get,
-    list_jobs,
-    match_routes,
-    select,
-    to_json,
+from redrive.stores.sqlite.records import LARGEST, RouteCache, Row, get, list_jobs, match_routes, select
+from redrive.stores.sqlite.search_filter import (
+    COUNTED,
+    FEW,
+    GROUPABLE,
+    WATCHED,
+    choose_states,
+    has_any,
+    name_index,
+    write_union,
+    write_where,
 )
 
 Counts = dict[tuple[str | None, ...], int]
 
-# -- a filter in SQL
-
-_RUNNING: Final = "jobs.state IN ('running', 'held')"
-_DISCARDED: Final = "jobs.state IN ('discarded', 'purged')"
-_WATCHED: Final = {
-    State.running: _RUNNING,
-    State.held: _RUNNING,
-    State.dead: "jobs.state = 'dead'",
-    State.discarded: _DISCARDED,
-    State.purged: _DISCARDED,
-}
-"""States that are listed by their last change, and the condition of the partial index that holds them."""
 _OF_ROUTE: Final = ("queue", "task", "agent")
-_COUNTED: Final = frozenset({*_OF_ROUTE, "state"})
-_EQUAL: Final = (
-    *("session_id", "key", "lane", "because", "category", "detail"),
-    *("error_class", "fingerprint", "held_for", "owner", "reason"),
-)
-_GROUPABLE: Final = (_COUNTED | {*_EQUAL, "subclass"}) - {"key"}
-
-
-def _where(filter: Filter, routes: Sequence[int] | None) -> tuple[str, list[object]]:
-    """Write the filter as a WHERE clause over `jobs`; `routes` stand for its queue, task and agent, None for any."""
-    clauses = _state_clauses(filter.states)
-    if routes is not None:
-        clauses.append(f"jobs.route IN ({', '.join(map(str, routes))})")
-    if filter.states == (State.waiting,) and filter.reason not in (None, "direct"):
-        clauses.append("jobs.reason <> 'direct'")
-    values: list[object] = []
-    for clause, value in (
-        *((f"jobs.{name} = ?", getattr(filter, name)) for name in _EQUAL),
-        ("jobs.seq IN (SELECT job FROM moves WHERE error_kind = ?)", filter.error_kind),
-        (IN_LIST, to_json(filter.ids) if filter.ids else None),
-        ("instr(jobs.id, ?) > 0", filter.id_part),
-        ("jobs.updated_at >= ?", filter.since),
-        ("jobs.updated_at < ?", filter.until),
-        ("jobs.run_at <= ?", filter.due_at),
-        ("jobs.comes_back_at <= ?", filter.returns_by),
-    ):
-        if value is not None:
-            clauses.append(clause)
-            values.append(value)
-    if filter.failed:
-        clauses.append("jobs.error_class IS NOT NULL")
-    return " AND ".join(clauses) or "true", values
-
-
-def _state_clauses(states: Sequence[State]) -> list[str]:
-    """Spell the states out as the partial indexes do, or SQLite does not see that an index fits."""
-    if not states:
-        return []
-    if len(states) > 1:
-        return ["jobs.state IN (" + ", ".join(f"'{state}'" for state in states) + ")"]
-    watched = [_WATCHED[states[0]]] if states[0] in _WATCHED else []
-    return [f"jobs.state = '{states[0]}'", *watched]
-
-
-def _has_any(connection: apsw.Connection, filter: Filter, routes: Sequence[int] | None) -> bool:
-    """Whether the counters of these routes know of any such job at all."""
-    if routes is None:
-        return True
-    states = " + ".join(filter.states or State)
-    numbers = ", ".join(map(str, routes))
-    return bool(connection.execute(f"SELECT sum({states}) FROM routes WHERE id IN ({numbers})").get)
-
-
-_FEW: Final = 20_000
-_SELECTIVE: Final = frozenset({"session_id", "key", "fingerprint", "ids", "id_part", "error_kind"})
-"""What SQLite finds by better indexes than the one over all dead letters."""
-
-
-def _hint(connection: apsw.Connection, filter: Filter) -> str:
-    """Name the index to use, where SQLite cannot know how the jobs are spread."""
-    if filter.states == (State.dead,):
-        return _dead_hint(filter)
-    if filter.states == (State.waiting,):
-        if filter.failed:
-            return "INDEXED BY jobs_retrying"
-        if filter.reason not in (None, "direct"):
-            return "INDEXED BY jobs_asked"
-        waiting = connection.execute("SELECT sum(waiting) FROM routes").get or 0
-        return "INDEXED BY jobs_due" if waiting <= _FEW and filter.key is None and not filter.ids else ""
-    return ""
-
-
-def _dead_hint(filter: Filter) -> str:
-    if filter.returns_by is not None:
-        return "INDEXED BY jobs_returning"
-    if filter.session_id is not None:
-        return "INDEXED BY jobs_session"
-    return "" if any(getattr(filter, name) for name in _SELECTIVE) else "INDEXED BY jobs_dead"
 
 
 # -- lists
@@ -136,20 +47,55 @@ def find(
 ) -> Page:
     """List by the last change where one partial index covers the state, else by arrival."""
     wanted = match_routes(routes.names(connection), filter)
-    if not _has_any(connection, filter, wanted):
+    if not has_any(connection, filter, wanted):
         return Page([], None, time.time())
-    clause, values = _where(filter, wanted)
-    by_change = len(filter.states) == 1 and filter.states[0] in _WATCHED
-    way, beyond = ("ASC", ">") if oldest else ("DESC", "<")
-    order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
-    if cursor is not None:
-        at, seq = _read_cursor(cursor)
-        clause += f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
-        values += [at, seq] if by_change else [seq]
-    rows = f"FROM jobs {_hint(connection, filter)} WHERE {clause} ORDER BY {order} LIMIT ?"
+    place = None if cursor is None else _read_cursor(cursor)
+    write = _rows_by_state if choose_states(filter) else _rows
+    rows, values = write(connection, filter, wanted, place, oldest=oldest)
     listed = list_jobs(connection, routes, rows, (*values, limit))
     more = f"{listed[-1][0].updated_at!r}:{listed[-1][1]}" if listed and len(listed) == limit else None
     return Page([job for job, _ in listed], more, time.time())
+
+
+_Query = tuple[str, list[object]]
+"""What follows the columns of a query, up to its limit, and the values."""
+
+
+def _rows(
+    connection: apsw.Connection,
+    filter: Filter,
+    routes: Sequence[int] | None,
+    after: tuple[float, int] | None,
+    *,
+    oldest: bool,
+) -> _Query:
+    clause, values = write_where(filter, routes)
+    by_change = len(filter.states) == 1 and filter.states[0] in WATCHED
+    way, beyond = _way(oldest=oldest)
+    order = f"jobs.updated_at {way}, jobs.seq {way}" if by_change else f"jobs.seq {way}"
+    if after is not None:
+        clause += f" AND (jobs.updated_at, jobs.seq) {beyond} (?, ?)" if by_change else f" AND jobs.seq {beyond} ?"
+        values += after if by_change else after[1:]
+    return f"FROM jobs {name_index(connection, filter)} WHERE {clause} ORDER BY {order} LIMIT ?", values
+
+
+def _rows_by_state(
+    connection: apsw.Connection,
+    filter: Filter,
+    routes: Sequence[int] | None,
+    after: tuple[float, int] | None,
+    *,
+    oldest: bool,
+) -> _Query:
+    """Find the numbers of the page in one index of each state, then read those rows alone."""
+    way, beyond = _way(oldest=oldest)
+    further = f" AND jobs.seq {beyond} ?" if after is not None else ""
+    union, values = write_union(filter, routes, ["seq"], further, (after or ())[1:])
+    return f"FROM jobs WHERE seq IN (SELECT seq FROM ({union}) ORDER BY seq {way} LIMIT ?) ORDER BY seq {way}", values
+
+
+def _way(*, oldest: bool) -> tuple[str, str]:
+    return ("ASC", ">") if oldest else ("DESC", "<")
 
 
 def find_first(
@@ -201,9 +147,9 @@ def seal(connection: apsw.Connection, routes: RouteCache, filter: Filter) -> Sea
     """Digest the jobs' numbers in this file, which the indexes hold; sorting in SQL would cost more than reading."""
     wanted = match_routes(routes.names(connection), filter)
     rows: list[Row] = []
-    if _has_any(connection, filter, wanted):
-        clause, values = _where(filter, wanted)
-        rows = select(connection, f"SELECT seq FROM jobs {_count_hint(connection, filter, ())} WHERE {clause}", values)
+    if has_any(connection, filter, wanted):
+        source, values = _source(connection, filter, wanted, ["seq"])
+        rows = select(connection, f"SELECT seq {source}", values)
     numbers = array("q", sorted(seq for (seq,) in rows))
     return Seal(len(numbers), hashlib.sha256(numbers.tobytes()).hexdigest())
 
@@ -225,7 +171,7 @@ def find_quiet(connection: apsw.Connection, routes: RouteCache, since: float, li
 
 def count(connection: apsw.Connection, routes: RouteCache, filter: Filter, by: Sequence[str] = ()) -> Counts:
     """Count from the counters where they can say it, else by the filter's index."""
-    unknown = set(by) - _GROUPABLE
+    unknown = set(by) - GROUPABLE
     if unknown:
         raise InvalidInput(field="by", problem=f"cannot count by {', '.join(sorted(unknown))}")
     due = Filter((State.waiting,), due_at=filter.due_at)
@@ -234,7 +180,7 @@ def count(connection: apsw.Connection, routes: RouteCache, filter: Filter, by: S
     plain = Filter(
         states=filter.states, queue=filter.queue, task=filter.task, agent=filter.agent, no_agent=filter.no_agent
     )
-    if filter == plain and set(by) <= _COUNTED:
+    if filter == plain and set(by) <= COUNTED:
         return _from_counters(connection, filter, by)
     if filter.states == (State.dead,) and filter.lane is None and "lane" in by:
         return _count_by_lane(connection, routes, filter, by)
@@ -259,17 +205,12 @@ def _count_rows(
     names = routes.names(connection)
     wanted = match_routes(names, filter)
     totals: Counts = {} if by else {(): 0}
-    if not _has_any(connection, filter, wanted):
+    if not has_any(connection, filter, wanted):
         return totals
-    clause, values = _where(filter, wanted)
     columns = list(dict.fromkeys("route" if name in _OF_ROUTE else name for name in by))
+    source, values = _source(connection, filter, wanted, columns, only)
     grouped = f" GROUP BY {', '.join(columns)}" if columns else ""
-    rows = select(
-        connection,
-        f"SELECT {', '.join([*columns, 'count(*)'])} FROM jobs {_count_hint(connection, filter, columns)}"
-        f" WHERE {clause} AND {only}{grouped}",
-        values,
-    )
+    rows = select(connection, f"SELECT {', '.join([*columns, 'count(*)'])} {source}{grouped}", values)
     for row in rows:
         fields = dict(zip(columns, row, strict=False))
         if "route" in fields:
@@ -279,21 +220,36 @@ def _count_rows(
     return totals
 
 
+def _source(
+    connection: apsw.Connection,
+    filter: Filter,
+    routes: Sequence[int] | None,
+    columns: Sequence[str],
+    only: str = "true",
+) -> _Query:
+    """Write where the columns of such jobs come from, `only` those that fulfil a condition."""
+    if choose_states(filter):
+        union, values = write_union(filter, routes, columns or ["1"], f" AND {only}")
+        return f"FROM ({union})", values
+    clause, values = write_where(filter, routes)
+    return f"FROM jobs {_count_hint(connection, filter, columns)} WHERE {clause} AND {only}", values
+
+
 def _count_hint(connection: apsw.Connection, filter: Filter, columns: Sequence[str]) -> str:
     """Count by group in the order of the groups, unless few jobs are of that time: sorting few costs less."""
     plain = Filter(states=(State.dead,), lane=filter.lane, since=filter.since, until=filter.until)
     if filter == plain and columns and set(columns) <= {"fingerprint", "lane"} and not _few_died(connection, filter):
         return "INDEXED BY jobs_group"
-    return _hint(connection, filter)
+    return name_index(connection, filter)
 
 
 def _few_died(connection: apsw.Connection, filter: Filter) -> bool:
     """Whether few dead letters changed last in the filter's time; stops counting where they are not few."""
     if filter.since is None and filter.until is None:
         return False
-    clause, values = _where(Filter(states=(State.dead,), since=filter.since, until=filter.until), None)
-    some = f"SELECT 1 FROM jobs INDEXED BY jobs_dead WHERE {clause} LIMIT {_FEW + 1}"
-    return int(connection.execute(f"SELECT count(*) FROM ({some})", values).get) <= _FEW
+    clause, values = write_where(Filter(states=(State.dead,), since=filter.since, until=filter.until), None)
+    some = f"SELECT 1 FROM jobs INDEXED BY jobs_dead WHERE {clause} LIMIT {FEW + 1}"
+    return int(connection.execute(f"SELECT count(*) FROM ({some})", values).get) <= FEW
 
 
 _SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
