@@ -3,7 +3,9 @@
 The names below are loaded when first used, so that `import redrive` costs next to nothing.
 """
 
+import gc
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from redrive.version import VERSION
@@ -166,8 +168,19 @@ def __getattr__(name: str) -> Any:
     module = _WHERE.get(name)
     if module is None:
         raise AttributeError(f"module 'redrive' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
+    value = globals()[name] = getattr(_load(module), name)
     return value
+
+
+def _load(module: str) -> ModuleType:
+    """Import a module without collecting garbage: imports make none, and looking for it takes a tenth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -233,6 +233,33 @@ def test_import_is_light() -> None:
     assert ran.stdout.strip() == "[]"
 
 
+LATER = ("apsw", "bz2", "cronsim", "difflib", "fractions", "graphlib", "httpx2", "lzma", "nats", "shutil", "statistics",
+         "sysconfig", "zoneinfo", "redrive.http.address", "redrive.http.request", "redrive.stores.sqlite")  # fmt: skip
+"""What the first instance of a process does not need: what uses it imports it."""
+
+
+def test_the_first_instance_is_light(tmp_path: Path) -> None:
+    """A program that only enqueues pays for every module, and for every pattern that is compiled."""
+    code = f"""
+import gc, sys, redrive
+redrive.Redrive("jobs.db")
+from redrive.core import redact
+from redrive.failures import fingerprint
+print([name for name in {LATER} if name in sys.modules], gc.isenabled())
+print([module._compile.cache_info().currsize for module in (redact, fingerprint)])
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.splitlines() == ["[] True", "[0, 0]"]
+
+
+def test_garbage_collection_stays_off_where_it_was_off() -> None:
+    code = "import gc, redrive; gc.disable(); redrive.Redrive; print(gc.isenabled())"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == "False"
+
+
 async def test_it_may_be_made_on_one_loop_and_used_on_another(database: Path) -> None:
     rd = redrive.Redrive(database)
     await rd.enqueue("work")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.core.job import Job, Json
 from redrive.http.policy import HTTP_TASK
-from redrive.http.request import split_call
 from redrive.jobs.event_loop_thread import portal
 from redrive.jobs.tasks import BlockingHandle, Item, Many
 from redrive.reports.health import Health
@@ -44,6 +43,8 @@ class Blocking:
 
     def enqueue_http(self, *line: str, **options: Any) -> BlockingHandle[dict[str, Any]]:
         """Takes what `rd.enqueue_http` takes: `("POST", url, …)` or `(queue, "POST", url, …)`."""
+        from redrive.http.request import split_call
+
         payload, options = split_call(line, options)
         return BlockingHandle(self.run(self._enqueuer.accept(HTTP_TASK, payload, options)), self.run)
 

@@ -43,7 +43,6 @@ from redrive.fleet.service import FleetService
 from redrive.flows.schedules import Scheduled, forget_schedule, list_schedules
 from redrive.flows.workflows import Workflow, WorkflowHome, Workflows
 from redrive.http.policy import HTTP_TASK
-from redrive.http.request import split_call
 from redrive.jobs.core import Core
 from redrive.jobs.enqueuer import Enqueuer
 from redrive.jobs.event_loop_thread import portal
@@ -263,6 +262,8 @@ class Redrive(TaskMethods, AgentMethods, WorkerMethods, CycleMethods, OnceMethod
         `enqueue_http("POST", url, json=…, queue=…)` or `enqueue_http(queue, "POST", url, body=…)`. A `body` of text is
         sent as it is; a dict or a list is sent as JSON, as `json` is.
         """
+        from redrive.http.request import split_call
+
         payload, options = split_call(line, options)
         return await self.accept(HTTP_TASK, payload, options)
 

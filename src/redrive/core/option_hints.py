@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Final
 
 _OF_TASKS: Final = {
@@ -49,5 +48,7 @@ def hint_for_job(name: str, known: Collection[str]) -> str:
 def _hint(name: str, known: Collection[str], hints: dict[str, str]) -> str:
     if name in hints:
         return hints[name]
+    from difflib import get_close_matches
+
     near = get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 Json = Any
@@ -65,7 +66,7 @@ _HOST: Final = r"[0-9]{1,5}(?![\w!$%^&*+=~-])|[/:{<]|port\b"
 """What stands behind a host and a colon, where it is none of a name and a password."""
 _WORD: Final = r"(?!://)[^\s'\"][^\s'\":]*(?::(?!//)[^\s'\":]*)*"
 """A password in a URL may hold a slash that nobody has escaped; another URL is no part of it."""
-_PATTERN: Final = re.compile(
+_SECRETS: Final = (
     r"(?=[-:<'\"])(?:"
     rf"-----BEGIN [A-Z0-9 ]{{1,40}}-----(?:{_LINES}-----END [A-Z0-9 ]{{1,40}}-----"
     rf"|(?![ ]?[('\"`)]|[ ][a-z]{{1,15}}[ .,;:]){_LINES}(?:-----END [A-Z0-9 ]{{0,40}}-{{0,5}})?)"
@@ -93,8 +94,7 @@ _PATTERN: Final = re.compile(
     r"(?=[a-z._~+/=-]{0,200}[0-9])[A-Za-z0-9._~+/=-]{8,})"
     rf"|(?P<label>(?:(?<![A-Za-z0-9])(?=[aceiprst])(?:{_LABELS})|(?=[past])(?<=[A-Za-z0-9])(?:{_ENDINGS})){_IS}){_VALUE}"
     r"|(?<=[\[(])(?:(?<=\[[\[(])|(?<=[\])],[\[(])|(?<=[\])],\s[\[(]))"
-    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*){_IN_PAIR}",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?P<pair>b?['\"][\w-]{{0,40}}?(?:{_NAMED}|authorization)['\"],\s*){_IN_PAIR}"
 )
 """Most places of a text are passed by after one look: no word begins there, or not with a letter that any of these has.
 No part of a text is read again from every place in it: what is repeated cannot begin what follows it, so that giving it
@@ -116,14 +116,20 @@ _KEPT: Final = (
 """What stands before a secret and is shown."""
 
 
+@cache
+def _compile() -> re.Pattern[str]:
+    """Compile the pattern when a text is first looked at: that takes longer than many a program's other imports."""
+    return re.compile(_SECRETS, re.IGNORECASE | re.DOTALL)
+
+
 def redact_text(text: str) -> str:
     """A message without what looks like a secret."""
     low = text.lower()
     if "://" in low and ("@" in low or _CUT.match(low, low.rfind("://")) is not None):
-        return _PATTERN.sub(_mask, text)
+        return _compile().sub(_mask, text)
     for hint in _HINTS:
         if hint in low:
-            return _PATTERN.sub(_mask, text)
+            return _compile().sub(_mask, text)
     return text
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -128,6 +127,8 @@ def order_steps(after: Mapping[str, Sequence[str]]) -> list[str]:
     for step, names in after.items():
         if unknown := [name for name in names if name not in after]:
             raise InvalidInput(field=f"steps.{step}.after", problem=f"there is no step {unknown[0]!r}")
+    from graphlib import CycleError, TopologicalSorter
+
     try:
         return list(TopologicalSorter(after).static_order())
     except CycleError as error:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 from redrive.core.job import Failure
 
-_VARIABLE = re.compile(
+_VARIABLE: Final = (
     r"(?:[^\W\d_]+(?![\w-]|:[/\\])|\s+)+|"  # plain words are matched whole, much faster than letter by letter
     r"""(?P<quoted>'[^'\n]{1,200}'|"[^"\n]{1,200}")"""
     r"|(?P<time>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
@@ -35,7 +35,13 @@ def normalise(message: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _replace_variables(message: str) -> str:
-    return _VARIABLE.sub(_placeholder, message)
+    return _compile().sub(_placeholder, message)
+
+
+@cache
+def _compile() -> re.Pattern[str]:
+    """Compile the pattern at the first failure."""
+    return re.compile(_VARIABLE)
 
 
 def _placeholder(match: re.Match[str]) -> str:

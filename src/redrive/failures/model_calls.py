@@ -7,9 +7,8 @@ module also looks at the functions of the application in the traceback: what the
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -22,14 +21,21 @@ _VALUES: Final = 200
 """Number of variables of one function, or attributes of one object, that are looked at."""
 _CLIENTS: Final = frozenset({"httpx", "requests", "aiohttp"})
 """Libraries whose answers name the address they came from."""
-_LIBRARY: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+@cache
+def _library() -> tuple[str, ...]:
+    """The folders of Python's own library."""
+    import sysconfig
+
+    return tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 
 
 @lru_cache(maxsize=2048)
 def in_application(filename: str) -> bool:
     """Tells whether a file belongs to the application, not to a library."""
     return not (
-        "site-packages" in filename or "dist-packages" in filename or filename.startswith(("<frozen", *_LIBRARY))
+        "site-packages" in filename or "dist-packages" in filename or filename.startswith(("<frozen", *_library()))
     )
 
 

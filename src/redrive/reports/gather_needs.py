@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -421,6 +420,8 @@ async def _gather_surroundings(asked: Asked, seen: Snapshot) -> Fields:
 
 def _find_free_bytes(spool: Spool) -> int | None:
     """Returns the free bytes beside the database, where its spool is; None where that cannot be known."""
+    import shutil  # brings every compression library
+
     try:
         return shutil.disk_usage(spool.folder.parent).free
     except OSError:

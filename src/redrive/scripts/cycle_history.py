@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
-from statistics import median
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -155,10 +154,16 @@ def _standing(runs: Sequence[CycleRun], now: float) -> CycleStanding:
     return CycleStanding(last.name, len(runs), last, usual_jobs(runs), due, findings)
 
 
+def _median(values: Iterable[float]) -> float:
+    from statistics import median  # brings decimals, fractions and random numbers
+
+    return median(values)
+
+
 def usual_jobs(runs: Iterable[CycleRun]) -> int | None:
     """Returns the median number of jobs of the last runs that ended."""
     ended = [run.jobs for run in runs if run.outcome == "ended"][-USUAL_OF:]
-    return round(median(ended)) if ended else None
+    return round(_median(ended)) if ended else None
 
 
 def _find_died(runs: Sequence[CycleRun]) -> Finding | None:
@@ -187,7 +192,7 @@ def _find_short(runs: Sequence[CycleRun]) -> Finding | None:
     ended = [run for run in runs if run.outcome == "ended"]
     if len(ended) <= SHORT_AFTER:
         return None
-    last, usual = ended[-1], median([run.jobs for run in ended[:-1][-USUAL_OF:]])
+    last, usual = ended[-1], _median([run.jobs for run in ended[:-1][-USUAL_OF:]])
     if last.jobs >= usual / 2:
         return None
     sentence = f"{last.name} {last.cycle_id} had {last.jobs} job{'' if last.jobs == 1 else 's'}, usually {usual:g}"
@@ -224,7 +229,7 @@ def rhythm_of(runs: Sequence[CycleRun]) -> Rhythm | None:
     known = len(starts) >= LEARNED_FROM
     if not last.watched or (last.every is None and not known):
         return None
-    gap = last.every if last.every is not None else median(gaps)
+    gap = last.every if last.every is not None else _median(gaps)
     if known and DAILY[0] <= gap <= DAILY[1]:
         return _daily(starts, gap, _zone(last))
     anchor = last.begun if gap < DAILY[0] else starts[-1]
@@ -242,7 +247,7 @@ def starts_of(runs: Iterable[CycleRun]) -> list[float]:
 def _slack(differences: Sequence[float], gap: float) -> float:
     """Returns how late a start may come: half a gap, or less where the starts were regular; never less than SLACK."""
     most = gap / 2
-    usual = STEADY * median(map(abs, differences)) if differences else most
+    usual = STEADY * _median(map(abs, differences)) if differences else most
     return max(SLACK, min(most, usual))
 
 
@@ -259,7 +264,7 @@ def _time_of_day(local: Sequence[float]) -> tuple[float, list[float]]:
     """Returns the usual time of day and how each start differs from it, around midnight as well."""
     first = local[0] % DAY
     offsets = [(at - first + DAY / 2) % DAY - DAY / 2 for at in local]
-    middle = median(offsets)
+    middle = _median(offsets)
     return first + middle, [offset - middle for offset in offsets]
 
 

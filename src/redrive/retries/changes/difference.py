@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
 from typing import Final
 
 from redrive.core.job import Json
@@ -116,6 +115,8 @@ def stretches(
     if max(len(old), len(new)) > most:
         pairs = head + min(len(old), len(new))
         return [(head, pairs, head, pairs), (pairs, head + len(old), pairs, head + len(new))]
+    from difflib import SequenceMatcher
+
     matched = SequenceMatcher(None, [mark(one) for one in old], [mark(one) for one in new], autojunk=False)
     return [(head + i, head + j, head + k, head + m) for _, i, j, k, m in matched.get_opcodes()]
 
