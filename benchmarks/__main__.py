@@ -1,4 +1,4 @@
-"""`./dev bench`: prints the table, with pass or MISS per row."""
+"""`./dev bench`: prints the table, with what each row must reach, pass or MISS."""
 
 from __future__ import annotations
 
@@ -6,62 +6,23 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import (
-    accepting,
-    backlog,
-    failing,
-    fleet,
-    fleet_postgres,
-    fleet_report,
-    fleet_starting,
-    latency,
-    opening,
-    report,
-    running,
-    scale,
-    starting,
-    thin,
-    watched,
-)
+from benchmarks import against, page, report
 from benchmarks.bench import ROOT, Bench, Check, ContestantFailed
+from benchmarks.rows import PARTS, ROWS, Row, find_row, rows_of
 
-ROWS: dict[int, Callable[[Bench], list[Check]]] = {
-    1: accepting.row_1,
-    2: accepting.row_2,
-    3: accepting.row_3,
-    4: running.row_4,
-    5: running.row_5,
-    6: latency.row_6,
-    7: backlog.row_7,
-    8: starting.row_8,
-    9: failing.row_9,
-    10: scale.row_10,
-    11: watched.row_11,
-    12: opening.row_12,
-    13: fleet.row_13,
-    14: fleet.row_14,
-    15: fleet.row_15,
-    16: fleet.row_16,
-    17: fleet.row_17,
-    18: fleet.row_18,
-    19: thin.row_19,
-    20: thin.row_20,
-    21: fleet_starting.row_21,
-    22: fleet_postgres.row_22,
-}
-PARTS = {"file": range(1, 13), "fleet": range(13, 23)}
-"""The parts of the page, each measured in one run."""
 PAGE = ROOT / "docs" / "performance.md"
 
 
 class Bar:
-    """The progress of the row that is being measured."""
+    """The progress of the row that is being measured; where nobody watches, a line when a row is done."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:<72}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
@@ -79,73 +40,129 @@ class Bar:
         self.progress.update(self._task, description=what, completed=self._taken)
         self._taken += 1
 
+    def done(self, what: str, begun: float) -> None:
+        """It took so long since then."""
+        self.progress.console.print(f"{what:<20} {time.monotonic() - begun:6.0f} s", highlight=False)
+
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__, epilog=f"rows: {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="only these rows, by name or number (default: all)")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds, for a check in a minute")
-    parser.add_argument("--only", type=int, action="append", metavar="ROW", choices=ROWS, help="this row; repeatable")
-    parser.add_argument("--part", choices=PARTS, help="the rows of one part: a store in a file, or a fleet")
-    parser.add_argument("--large", action="store_true", help="a million jobs where a hub starts (row 21)")
+    parser.add_argument("--part", choices=PARTS, help="the rows of one part of the page")
+    parser.add_argument("--large", action="store_true", help="also 11 million jobs (growth), a million for a new hub")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often each contestant runs")
     parser.add_argument("--folder", type=Path, metavar="PATH", help="on the disk to be measured (default: this one)")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="another checkout of redrive, in turn with this one"
+    )
     parser.add_argument("--json", action="store_true", help="everything that was measured, as JSON")
+    parser.add_argument(
+        "--from", type=Path, dest="earlier", metavar="FILE", help="what --json said, not measured again"
+    )
     parser.add_argument("--write", action="store_true", help="renew docs/performance.md, or its --part")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 where a row misses or could not be measured")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 where a row misses, or is slower than before"
+    )
     said = parser.parse_args(given)
-    if said.write and said.only:
-        parser.error("--write needs every row of a part: leave --only out")
-    if said.part and said.only:
-        parser.error("choose --part or --only")
-    if said.rounds is not None and said.rounds < 1:
-        parser.error("--rounds must be at least 1")
+    if problem := _problem(said):
+        parser.error(problem)
     return said
+
+
+def _problem(said: argparse.Namespace) -> str | None:
+    unknown = [name for name in said.rows if find_row(name) is None]
+    if unknown:
+        return f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}"
+    if said.write and (said.rows or said.against):
+        return "--write needs every row of a part: name no rows, and no other checkout"
+    if said.part and said.rows:
+        return "choose --part or rows"
+    if said.rounds is not None and said.rounds < 1:
+        return "--rounds must be at least 1"
+    return None
+
+
+def chosen(said: argparse.Namespace) -> list[Row]:
+    if said.part:
+        return rows_of(said.part)
+    return [row for name in said.rows if (row := find_row(name))] or list(ROWS.values())
 
 
 def measured(said: argparse.Namespace, folder: Path) -> list[Check]:
     bar = Bar()
     bench = Bench(folder, bar, quick=said.quick, rounds=said.rounds, large=said.large)
-    numbers = said.only or (PARTS[said.part] if said.part else ROWS)
+    begun = time.monotonic()
     with bar.progress:
-        return [check for number in numbers for check in one_row(number, bench)]
+        checks = [check for row in chosen(said) for check in one_row(row, bench, bar)]
+        bar.done("total", begun)
+    return checks
 
 
-def one_row(number: int, bench: Bench) -> list[Check]:
+def one_row(row: Row, bench: Bench, bar: Bar) -> list[Check]:
     """A row that fails is told, and the others are measured all the same."""
+    begun = time.monotonic()
     try:
-        return ROWS[number](bench)
+        return row.measure(bench)
     except ContestantFailed as error:
-        print(f"row {number} failed: {error}", file=sys.stderr)
-        return [Check(number, "failed, see above", None, "≥", 0.0, "", {})]
+        print(f"row {row.number} ({row.name}) failed: {error}", file=sys.stderr)
+        return [Check(row.number, f"{row.name}: failed, see above", None, "≥", 0.0, "", {})]
+    finally:
+        bar.done(row.name, begun)
 
 
-def parts(checks: list[Check], notes: list[str], where: dict[str, str]) -> dict[str, str]:
-    """The text of each part of the page that was measured."""
-    of = {name: [check for check in checks if check.row in numbers] for name, numbers in PARTS.items()}
-    texts = {}
-    if of["file"]:
-        texts["file"] = report.file_part(of["file"], notes, where)
-    if of["fleet"]:
-        texts["fleet"] = fleet_report.part(of["fleet"])
-    return texts
+def in_new_folder(home: Path) -> tempfile.TemporaryDirectory[str]:
+    home.mkdir(exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=home, prefix="benchmarks-")
+
+
+def compared(said: argparse.Namespace, home: Path) -> int:
+    """Two checkouts of redrive, in turn."""
+    bar, begun = Bar(), time.monotonic()
+    names = [row.name for row in chosen(said)] if said.rows or said.part else []
+    with in_new_folder(home) as folder, bar.progress:
+        bench = Bench(Path(folder), bar, quick=said.quick, rounds=said.rounds)
+        found = against.compare(bench, said.against, names)
+        bar.done("total", begun)
+    if said.json:
+        print(json.dumps(against.data(found), indent=2, ensure_ascii=False))
+    else:
+        against.show(found)
+    return int(said.strict and any(one.verdict in ("SLOWER", "not measured") for one in found))
+
+
+def run(said: argparse.Namespace, home: Path) -> Mapping[str, Any]:
+    """What is measured now, or was by an earlier run."""
+    if said.earlier:
+        return dict(json.loads(said.earlier.read_text("utf-8")))
+    with in_new_folder(home) as folder:
+        checks = measured(said, Path(folder))
+    notes = report.notes(quick=said.quick, rounds=said.rounds)
+    return report.data(checks, notes, report.machine(home), quick=said.quick)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     said = arguments(given)
     home = said.folder or ROOT / ".cache"
-    home.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix="benchmarks-") as folder:
-        checks = measured(said, Path(folder))
-    notes = report.notes(quick=said.quick, rounds=said.rounds or (3 if said.quick else 5))
-    where = report.machine(home)
+    if said.against:
+        return compared(said, home)
+    data = run(said, home)
+    checks = report.checks_of(data)
     if said.json:
-        print(json.dumps(report.data(checks, notes, where, quick=said.quick), indent=2, ensure_ascii=False))
+        print(json.dumps(data, indent=2, ensure_ascii=False))
     else:
-        report.show(checks, notes)
-    if said.write and any(check.passed is None for check in checks):
-        print(f"{PAGE.name} is left as it was: not every row could be measured", file=sys.stderr)
-    elif said.write:
-        report.write_page(PAGE, parts(checks, notes, where))
+        report.show(checks, data["notes"])
+    if said.write:
+        write(checks, data, said.part)
     return int(said.strict and any(not check.passed for check in checks))
+
+
+def write(checks: list[Check], data: Mapping[str, Any], part: str | None) -> None:
+    texts = page.texts(checks, data["notes"], data["machine"])
+    kept = {name: text for name, text in texts.items() if part in (None, name)}
+    page.write(PAGE, kept, page.figures(checks, kept))
+    for name in sorted(({part} if part else set(PARTS)) - set(kept)):
+        print(f"{PAGE.name}: {name} is left as it was, not every row of it was measured", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import Bench, Check, child
-from benchmarks.running import CONCURRENCY
+from benchmarks.bench import CONCURRENCY, Bench, Check, child
 from redrive import GiveUp, Redrive
 from redrive.core.store import Wanted
 

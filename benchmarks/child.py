@@ -12,7 +12,7 @@ from typing import Any
 
 def quiet() -> None:
     """Log records are made, as in any program, and then dropped: terminals are not what we measure."""
-    for name in ("redrive", "huey"):
+    for name in ("redrive", "huey", "taskiq", "procrastinate", "pgqueuer"):
         logger = logging.getLogger(name)
         logger.addHandler(logging.NullHandler())
         logger.propagate = False

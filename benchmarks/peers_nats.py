@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accepting import CALLERS
-from benchmarks.nats_server import nats
+from benchmarks.bench import CALLERS
+from benchmarks.nats_server import find_server, nats
 
 PROMISES = {
     "taskiq-nats": (
@@ -24,29 +24,33 @@ PROMISES = {
 
 
 def installed() -> bool:
-    return importlib.util.find_spec("taskiq_nats") is not None
+    return importlib.util.find_spec("taskiq_nats") is not None and find_server() is not None
+
+
+def broker_on(url: str, did: Callable[[Any], object]) -> tuple[Any, Any]:
+    """taskiq's broker, and a task that does nothing but to tell that it ran."""
+    from nats.js.api import ConsumerConfig
+    from taskiq_nats import PullBasedJetStreamBroker
+
+    made = PullBasedJetStreamBroker(
+        [url], pull_consume_batch=100, pull_consume_timeout=1,
+        consumer_config=ConsumerConfig(durable_name="taskiq_durable", max_ack_pending=100_000),
+    )  # fmt: skip
+
+    async def noop(n: Any) -> Any:
+        did(n)
+        return n
+
+    return made, made.register_task(noop, "noop")
 
 
 @asynccontextmanager
 async def broker(
-    folder: Path, *, synced: bool = False, done: list[int] | None = None
+    folder: Path, *, synced: bool = False, did: Callable[[Any], object] = lambda n: None
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """taskiq's broker on a new server, and a task that does nothing."""
-    from nats.js.api import ConsumerConfig
-    from taskiq_nats import PullBasedJetStreamBroker
-
+    """The same on a new server."""
     with nats(folder, synced=synced) as (host,):
-        made = PullBasedJetStreamBroker(
-            [f"nats://{host}"], pull_consume_batch=100, pull_consume_timeout=1,
-            consumer_config=ConsumerConfig(durable_name="taskiq_durable", max_ack_pending=100_000),
-        )  # fmt: skip
-
-        async def noop(n: int) -> int:
-            if done is not None:
-                done.append(n)
-            return n
-
-        task = made.register_task(noop, "noop")
+        made, task = broker_on(f"nats://{host}", did)
         await made.startup()
         try:
             yield made, task
@@ -77,20 +81,53 @@ async def by_callers(folder: Path, size: int, *, synced: bool = False) -> float:
         return size / (time.perf_counter() - begun)
 
 
-async def drained(folder: Path, size: int, *, synced: bool = False) -> float:
+async def failed(folder: Path, size: int, attempts: int, *, synced: bool = False) -> float:
+    """Attempts per second: the middleware of taskiq sends a failed task again, at once, until it gives up."""
+    from taskiq import SimpleRetryMiddleware
+
+    made: list[int] = []
+
+    async def fail(n: int) -> None:
+        made.append(n)
+        raise ValueError(f"number {n} is not possible")
+
+    async with broker(folder, synced=synced) as (bare, _):
+        using = bare.with_middlewares(SimpleRetryMiddleware())
+        task = using.register_task(fail, "fail", retry_on_error=True, max_retries=attempts)
+        for first in range(0, size, CALLERS):
+            await asyncio.gather(*(task.kiq(number) for number in range(first, min(size, first + CALLERS))))
+        begun = time.perf_counter()
+        async with receiving(using):
+            while len(made) < size * attempts or (await using.consumer.consumer_info()).num_ack_pending:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            seconds = time.perf_counter() - begun
+    assert len(made) == size * attempts, f"{len(made)} attempts for {size} jobs"
+    return len(made) / seconds
+
+
+@asynccontextmanager
+async def receiving(broker: Any) -> AsyncIterator[None]:
+    """taskiq's own receiver takes messages and runs their tasks."""
     from taskiq.receiver import Receiver
 
-    done: list[int] = []
-    async with broker(folder, synced=synced, done=done) as (made, noop):
-        for first in range(0, size, CALLERS):
-            await asyncio.gather(*(noop.kiq(number) for number in range(first, first + CALLERS)))
-        receiver = Receiver(made, ThreadPoolExecutor(1), max_async_tasks=1_000, max_prefetch=1_000, run_startup=False)
-        begun = time.perf_counter()
-        listening = asyncio.ensure_future(receiver.listen(asyncio.Event()))
-        while len(done) < size or (await made.consumer.consumer_info()).num_ack_pending:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        seconds = time.perf_counter() - begun
+    receiver = Receiver(broker, ThreadPoolExecutor(1), max_async_tasks=1_000, max_prefetch=1_000, run_startup=False)
+    listening = asyncio.ensure_future(receiver.listen(asyncio.Event()))
+    try:
+        yield
+    finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
+
+
+async def drained(folder: Path, size: int, *, synced: bool = False) -> float:
+    done: list[int] = []
+    async with broker(folder, synced=synced, did=done.append) as (made, noop):
+        for first in range(0, size, CALLERS):
+            await asyncio.gather(*(noop.kiq(number) for number in range(first, min(size, first + CALLERS))))
+        begun = time.perf_counter()
+        async with receiving(made):
+            while len(done) < size or (await made.consumer.consumer_info()).num_ack_pending:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            seconds = time.perf_counter() - begun
     assert len(done) == size, f"{len(done)} of {size} tasks done"
     return size / seconds

@@ -1,99 +1,98 @@
-"""What a careful person writes by hand with apsw in one thread: the limit that redrive is measured against.
+"""The limit that redrive is measured against: the fewest statements that keep jobs, by Python's own sqlite3.
 
-Unique ids, JSON payloads and results, priorities, schedules, leases and random tokens that fence the result; WAL and
-synchronous=FULL. No history, no retries, no counters, no classification, no other callers, no tasks.
+One thread, WAL, synchronous=FULL. Jobs have a number, a payload, a time when they are due, attempts, a result and an
+error. There are no other callers, no leases, no fences, no history, no retries after a crash and no tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
+import sqlite3
 import threading
 import time
-import uuid
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import apsw
-
 TABLE = """
 CREATE TABLE jobs (
-    id TEXT PRIMARY KEY, queue TEXT NOT NULL, task TEXT, payload TEXT, state TEXT NOT NULL, priority INT, run_at REAL,
-    attempts INT DEFAULT 0, token TEXT, lease_until REAL, created_at REAL, updated_at REAL, result TEXT
+    id INTEGER PRIMARY KEY, queue TEXT NOT NULL, payload TEXT NOT NULL, state TEXT NOT NULL, run_at REAL NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0, result TEXT, error TEXT
 );
-CREATE INDEX waiting ON jobs (queue, priority, run_at) WHERE state = 'waiting';
-CREATE INDEX leases ON jobs (lease_until) WHERE state = 'running';
+CREATE INDEX due ON jobs (queue, run_at) WHERE state = 'waiting';
 """
-INSERT = (
-    "INSERT INTO jobs (id, queue, task, payload, state, priority, run_at, created_at, updated_at)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+INSERT = "INSERT INTO jobs (queue, payload, state, run_at) VALUES ('q', ?, 'waiting', ?)"
 CLAIM = (
-    "UPDATE jobs SET state = 'running', token = ?, lease_until = ?, attempts = attempts + 1, updated_at = ?"
-    " WHERE rowid IN (SELECT rowid FROM jobs WHERE queue = 'q' AND state = 'waiting' AND priority = 2 AND run_at <= ?"
-    " ORDER BY run_at LIMIT ?) RETURNING id, payload"
+    "UPDATE jobs SET state = 'running', attempts = attempts + 1 WHERE id IN (SELECT id FROM jobs"
+    " WHERE queue = 'q' AND state = 'waiting' AND run_at <= ? ORDER BY run_at LIMIT ?) RETURNING id, payload"
 )
-FINISH = "UPDATE jobs SET state = 'done', result = ?, updated_at = ?, token = NULL WHERE id = ? AND token = ?"
-STRIPPED = (
-    "UPDATE jobs SET state = 'done', updated_at = ?"
-    " WHERE rowid IN (SELECT rowid FROM jobs WHERE queue = 'q' AND state = 'waiting' AND priority = 2 AND run_at <= ?"
-    " ORDER BY run_at LIMIT ?) RETURNING id, payload"
+FINISH = "UPDATE jobs SET state = 'done', result = ? WHERE id = ?"
+FAIL = (
+    "UPDATE jobs SET state = CASE WHEN attempts < ? THEN 'waiting' ELSE 'dead' END, error = ?, run_at = ? WHERE id = ?"
 )
+TOGETHER = 100
+"""Jobs per commit."""
 
 
-def open_file(path: Path) -> apsw.Connection:
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(10_000)
-    connection.pragma("journal_mode", "wal")
-    connection.pragma("synchronous", "full")
-    connection.execute(TABLE)
+def open_file(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=10, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    if not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        connection.executescript(TABLE)
     return connection
 
 
-def new_row(number: int) -> tuple[str, str, str, str, str, int, float, float, float]:
-    now = time.time()
-    return (str(uuid.uuid4()), "q", "noop", json.dumps({"n": number}), "waiting", 2, now, now, now)
-
-
-def insert(connection: apsw.Connection, first: int, count: int) -> None:
-    rows = [new_row(number) for number in range(first, first + count)]
+def insert(connection: sqlite3.Connection, first: int, count: int) -> None:
+    rows = [(json.dumps({"n": number}), time.time()) for number in range(first, first + count)]
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(INSERT, rows)
     connection.execute("COMMIT")
 
 
-def claim(connection: apsw.Connection, limit: int) -> tuple[str, list[Any]]:
-    """A committed transaction: these jobs are ours until the lease ends."""
-    token, now = secrets.token_hex(8), time.time()
+def claim(connection: sqlite3.Connection, limit: int) -> list[Any]:
+    """Take jobs in a committed transaction."""
     connection.execute("BEGIN IMMEDIATE")
-    claimed = connection.execute(CLAIM, (token, now + 90, now, now, limit)).fetchall()
+    claimed = connection.execute(CLAIM, (time.time(), limit)).fetchall()
     connection.execute("COMMIT")
-    return token, claimed
+    return claimed
 
 
-def finish(connection: apsw.Connection, token: str, claimed: list[Any]) -> None:
-    """A second committed transaction: each result by id and token."""
-    results = [(json.dumps(json.loads(payload)["n"]), time.time(), id, token) for id, payload in claimed]
+def finish(connection: sqlite3.Connection, claimed: list[Any]) -> None:
+    """Write their results in a second one."""
+    results = [(json.dumps(json.loads(payload)["n"]), id) for id, payload in claimed]
     connection.execute("BEGIN IMMEDIATE")
-    for result in results:
-        connection.execute(FINISH, result)
+    connection.executemany(FINISH, results)
     connection.execute("COMMIT")
 
 
-def drain(connection: apsw.Connection) -> int:
-    """The raw loop: 100 per commit."""
+def fail(connection: sqlite3.Connection, claimed: list[Any], attempts: int) -> None:
+    """Write their errors in a second one; they wait again, or are dead after so many attempts."""
+    errors = [
+        (attempts, f"number {json.loads(payload)['n']} is not possible", time.time(), id) for id, payload in claimed
+    ]
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(FAIL, errors)
+    connection.execute("COMMIT")
+
+
+def drain(connection: sqlite3.Connection) -> int:
+    """The raw loop."""
     done = 0
-    while True:
-        token, claimed = claim(connection, 100)
-        if not claimed:
-            return done
-        finish(connection, token, claimed)
+    while claimed := claim(connection, TOGETHER):
+        finish(connection, claimed)
         done += len(claimed)
+    return done
 
 
-def one_row_commits(folder: Path, size: int) -> float:
+def fill(connection: sqlite3.Connection, size: int) -> None:
+    for first in range(0, size, TOGETHER):
+        insert(connection, first, min(TOGETHER, size - first))
+
+
+def enqueued(folder: Path, size: int) -> float:
+    """One job per commit."""
     connection = open_file(folder / "raw.db")
     insert(connection, 0, 10)
     begun = time.perf_counter()
@@ -102,7 +101,7 @@ def one_row_commits(folder: Path, size: int) -> float:
     return size / (time.perf_counter() - begun)
 
 
-async def one_row_commits_by_a_thread(folder: Path, size: int) -> float:
+async def enqueued_by_a_thread(folder: Path, size: int) -> float:
     """The same where an event loop must not wait for the disk: handed to a thread, and the caller woken afterwards."""
     loop, work = asyncio.get_running_loop(), SimpleQueue[tuple[int, asyncio.Future[None]] | None]()
     writer = threading.Thread(target=_serve, args=(folder / "raw.db", loop, work))
@@ -132,20 +131,19 @@ def _serve(path: Path, loop: asyncio.AbstractEventLoop, work: SimpleQueue[Any]) 
         loop.call_soon_threadsafe(answer.set_result, None)
 
 
-def inserts(folder: Path, size: int) -> float:
+def enqueued_many(folder: Path, size: int) -> float:
     connection = open_file(folder / "raw.db")
     insert(connection, 0, 10)
     begun = time.perf_counter()
-    for first in range(0, size, 1_000):
-        insert(connection, first, min(1_000, size - first))
+    fill(connection, size)
     return size / (time.perf_counter() - begun)
 
 
 def drained(folder: Path, size: int) -> float:
     connection = open_file(folder / "raw.db")
-    insert(connection, 0, 200)
+    fill(connection, 200)
     drain(connection)
-    insert(connection, 0, size)
+    fill(connection, size)
     begun = time.perf_counter()
     done = drain(connection)
     seconds = time.perf_counter() - begun
@@ -153,15 +151,14 @@ def drained(folder: Path, size: int) -> float:
     return size / seconds
 
 
-def drained_stripped(folder: Path, size: int) -> float:
-    """For information: claim and finish in one commit. A kill loses what was claimed; there is no fence, no result."""
+def failed(folder: Path, size: int, attempts: int) -> float:
+    """Attempts per second of jobs that fail until they are dead."""
     connection = open_file(folder / "raw.db")
-    insert(connection, 0, size)
-    begun, done = time.perf_counter(), 0
-    while done < size:
-        now = time.time()
-        connection.execute("BEGIN IMMEDIATE")
-        claimed: list[Any] = connection.execute(STRIPPED, (now, now, 100)).fetchall()
-        connection.execute("COMMIT")
-        done += len([json.loads(payload)["n"] for _, payload in claimed])
-    return size / (time.perf_counter() - begun)
+    fill(connection, size)
+    begun, made = time.perf_counter(), 0
+    while claimed := claim(connection, TOGETHER):
+        fail(connection, claimed, attempts)
+        made += len(claimed)
+    seconds = time.perf_counter() - begun
+    assert made == size * attempts, f"{made} attempts for {size} jobs"
+    return made / seconds

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accepting import CALLERS
+from benchmarks.bench import CALLERS
 from benchmarks.nats_server import nats
 
 BATCH = 200

@@ -1,16 +1,16 @@
-"""The table: for people, for machines, for the documentation."""
+"""The table: for people, for machines, and for the page of the documentation (`page.py`)."""
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
-import inspect
 import os
 import platform
-import re
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,29 @@ import apsw
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import raw
-from benchmarks.bench import Check
-from benchmarks.peers import MODULES, PROMISES, installed
-from benchmarks.running import CONCURRENCY
+from benchmarks import all_peers
+from benchmarks.bench import Check, amount
+from benchmarks.nats_server import find_server
+from tests import postgres_server
 
+PACKAGES = ("redrive", "apsw", "huey", "litequeue", "persist-queue", "nats-py", "taskiq-nats", "pgqueuer",
+            "procrastinate")  # fmt: skip
 VERDICTS = {True: "pass", False: "MISS", None: "not measured"}
-COLUMNS = ("row", "work", "measured (median)", "reached", "must reach", "verdict")
-
-
-def amount(number: float) -> str:
-    """Three digits that matter."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.{1 if number >= 10 else 2 if number >= 1 else 3}f}"
+COLUMNS = ("row", "work", "measured (median)", "reached", "must reach", "aim", "verdict")
 
 
 def cells(check: Check) -> tuple[str, ...]:
     reached = "–" if check.reached is None else f"{amount(check.reached)} {check.unit}"
     measured = ", ".join(f"{name} {said}" for name, said in check.measured.items())
-    if check.limit is None and check.reached is not None:
-        return str(check.row), check.work, measured, reached, "no promise", "measured"
     must = "no promise" if check.limit is None else f"{check.relation} {check.limit:g} {check.unit}"
-    return str(check.row), check.work, measured, reached, must, VERDICTS[check.passed]
+    aim = "" if check.aim is None else f"{check.relation} {check.aim:g} {check.unit}"
+    return str(check.row), check.work, measured, reached, must, aim, verdict(check)
+
+
+def verdict(check: Check) -> str:
+    if check.limit is None and check.reached is not None:
+        return "measured"
+    return "pass, and the aim" if check.aimed else VERDICTS[check.passed]
 
 
 def show(checks: Sequence[Check], notes: Sequence[str]) -> None:
@@ -49,22 +51,28 @@ def show(checks: Sequence[Check], notes: Sequence[str]) -> None:
     table.columns[1].no_wrap = table.columns[3].no_wrap = table.columns[4].no_wrap = True
     for check in checks:
         style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
-        *rest, verdict = cells(check)
-        table.add_row(*rest, f"[{style}]{verdict}[/]")
+        *rest, judged = cells(check)
+        table.add_row(*rest, f"[{style}]{judged}[/]")
     console.print(table)
+    for line in missed(checks):
+        console.print(line, soft_wrap=True, highlight=False)
     for note in notes:
         console.print(note, style="dim", soft_wrap=True, highlight=False)
 
 
-def notes(*, quick: bool, rounds: int) -> list[str]:
+def missed(checks: Sequence[Check]) -> list[str]:
+    """Why rows miss."""
+    rows = sorted({check.row for check in checks if check.passed is False})
+    return [f"Row {row} misses: {MISSES.get(row, 'not looked into.')}" for row in rows]
+
+
+def notes(*, quick: bool, rounds: int | None) -> list[str]:
     said = ["A quick run: small sizes and few rounds, for a check; the figures of a full run count."] if quick else []
-    said += [
-        f"Ratios are medians of the ratios of {rounds} or more rounds; every run is a new process on new files.",
-        "Row 1: a commit takes about as long here as waking a thread and being woken by it. What an event loop can have"
-        " without waiting for the disk itself is the raw commit by a thread.",
-        f"Row 4: concurrency={CONCURRENCY:,}; peers drain fewer jobs. Stripped: one commit, no fence, no result.",
-    ]
-    missing = [name for name in MODULES if name not in installed()]
+    said.append(
+        "Ratios are medians of the rounds' ratios, between neighbours in time, of"
+        f" {'3 to 7 rounds' if rounds is None else f'{rounds} rounds'}; every run is a new process on new files."
+    )
+    missing = [name for name in all_peers.VERBS if name not in all_peers.installed()]
     if missing:
         said.append(f"Not installed, so not measured: {', '.join(missing)} (`./dev bench` installs them).")
     return said
@@ -72,14 +80,24 @@ def notes(*, quick: bool, rounds: int) -> list[str]:
 
 def machine(folder: Path) -> dict[str, str]:
     """What was measured on."""
-    versions = {name: importlib.metadata.version(name) for name in ("redrive", "apsw", *installed())}
+    known = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
+    day = datetime.datetime.now(datetime.UTC).strftime("%B %Y")
     return {
+        "measured": f"{day}, load average {os.getloadavg()[1]:.0f}",
         "system": f"{platform.system()}, {platform.machine()}, {os.cpu_count()} processors",
         "filesystem": filesystem(folder),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "SQLite": f"{apsw.sqlite_lib_version()} (apsw), {sqlite3.sqlite_version} (sqlite3, for the peers)",
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "SQLite": f"{apsw.sqlite_lib_version()} (apsw: redrive), {sqlite3.sqlite_version} (sqlite3: the others)",
+        "versions": ", ".join(f"{name} {known[name]}" for name in PACKAGES if name in known),
+        "servers": ", ".join(servers()),
     }
+
+
+def servers() -> list[str]:
+    """The servers that some contestants need, as they name themselves."""
+    programs = [find_server(), *([str(found / "postgres")] if (found := postgres_server.binaries()) else [])]
+    asked = [[program, "--version"] for program in programs if program]
+    return [subprocess.run(one, capture_output=True, text=True, check=True).stdout.strip() for one in asked]
 
 
 def filesystem(folder: Path) -> str:
@@ -101,94 +119,45 @@ def data(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str], *
     return {"quick": quick, "machine": where, "checks": rows, "notes": list(notes)}
 
 
+def checks_of(data: Mapping[str, Any]) -> list[Check]:
+    """What an earlier run measured."""
+    names = [one.name for one in fields(Check)]
+    return [Check(**{name: row[name] for name in names}) for row in data["checks"]]
+
+
 def table(checks: Sequence[Check]) -> str:
     rows = [COLUMNS, ("---",) * len(COLUMNS), *map(cells, checks)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def write_page(path: Path, parts: Mapping[str, str]) -> None:
-    """Renew these parts of docs/performance.md; each other part stays as it was measured before."""
-    before = dict(PART.findall(path.read_text("utf-8"))) if path.exists() else {}
-    texts = [f"<!-- part: {name} -->\n{parts.get(name, before.get(name, ''))}" for name in ("file", "fleet")]
-    path.write_text(HEAD + "".join(texts), encoding="utf-8")
-
-
-def file_part(checks: Sequence[Check], notes: Sequence[str], where: dict[str, str]) -> str:
-    return FILE.format(
-        table=table(checks),
-        notes="\n".join(f"- {note}" for note in notes),
-        machine="\n".join(f"- {name}: {value}" for name, value in where.items()),
-        loop=f"{inspect.getsource(raw.claim)}\n\n{inspect.getsource(raw.finish)}\n\n{inspect.getsource(raw.drain)}",
-        table_sql=f"{raw.TABLE.strip()}\n\n-- claim\n{raw.CLAIM};\n\n-- finish\n{raw.FINISH};",
-        concurrency=CONCURRENCY,
-        peers="\n".join(f"- **{name}**: {promise}" for name, promise in PROMISES.items()),
-    )
-
-
-PART = re.compile(r"<!-- part: (\w+) -->\n(.*?)(?=<!-- part: |\Z)", re.DOTALL)
-HEAD = """# Performance
-
-Absolute numbers belong to one machine and its disk; what carries over are the ratios, because everything is measured
-beside its limit in the same run. `./dev bench` prints these tables, `./dev bench --write` renews this page, and
-`--part fleet` or `--part file` one half of it.
-
-"""
-FILE = """## One file
-
-Every figure of this table is synced: WAL and `synchronous=FULL`, for redrive, for raw SQLite and for the other queues.
-
-{table}
-
-{notes}
-
-Measured on:
-
-{machine}
-
-### How it is measured
-
-Every run of a contestant is a process of its own, on a new file, on the disk of the working tree. Contestants take
-turns (A B C, C B A, …) over several rounds. A ratio is taken in each round, between neighbours in time, and the median
-of the rounds is what counts. Each contestant warms up first and checks afterwards that all of its work was done. Log
-records are made and dropped (a `NullHandler`).
-
-1. **One at a time**: `await rd.enqueue(...)`, each before the next, beside one-row transactions of the raw table below.
-2. **100 callers**: 100 coroutines, each awaiting its own acceptance before its next enqueue. Group commit makes one
-   sync serve all that wait.
-3. **`enqueue_many`**: the raw loop makes ids and encodes the same payloads with `json`, and inserts 1,000 per commit.
-4. **Drain**: `await rd.drain(concurrency={concurrency})` until every result is synced, beside the raw loop below. The
-   raw loop syncs its claims as well; redrive need not (a claim that a power loss takes back is made again). For jobs
-   that do nothing a large concurrency is best; the default of 100 is shown beside it. *Stripped* is the shortest loop
-   there is, for information: claim and finish in one commit, without fence or result. A kill loses its jobs.
-5. **Failures**: `retry_on=(ValueError,)`, `backoff="none"`, `max_attempts=3`: every attempt is captured, classified,
-   decided on and kept in the history; attempts per second beside the raw loop, which does none of that.
-6. **Latency**: an idle worker in the same process, in turn with two raw commits (an insert and a claim); then with
-   enqueues from another process, at random moments.
-7. **Backlog**: half of the jobs are due and half scheduled for tomorrow, in one queue. Claims of 10 jobs on this file
-   and on a small one, in turn; the newest 100 dead letters; the largest resident size of a worker with
-   concurrency {concurrency} that runs 20,000 jobs in front of the backlog.
-8. **Start**: `import redrive` (its parts are loaded when first used), and with `redrive.Redrive("jobs.db")`, over the
-   bare interpreter; asyncio and msgspec alone beside it; the whole of `redrive --version`.
-9. **A failure**: from the exception to the decision, without the store, for errors of several libraries.
-10. **At scale**: every page that can be reached from the first one and every GET of the OpenAPI document, also with
-    each filter, asked through the ASGI app without a network, on a store with a million jobs and a month of history.
-    What counts is the slowest of them at its 95th percentile; the slowest ones are named.
-11. **Watched**: `redrive serve` drains with concurrency {concurrency}. Twenty clients read the dashboard's live stream,
-    and one loads its first page every second. Compared is the processor time of the serving process alone, per job, so
-    that what the clients cost themselves does not count.
-
-#### The raw loop
-
-What a careful person writes by hand with apsw, in one thread:
-
-```sql
-{table_sql}
-```
-
-```python
-{loop}```
-
-#### The other queues
-
-{peers}
-"""
+MISSES = {
+    1: "a lone enqueue hands its job to the thread that writes and is woken by it; what that alone costs is the second"
+    " line. The rest is redrive's own work per job (row 27 says its processor time): options and checks in the caller's"
+    " thread, counters and sums beside the row in the writer's.",
+    3: "beside the row that raw inserts, each job has an id, options that are checked one by one, and its part in the"
+    " sums by queue and by time. One thread does all of it (row 27 says its processor time).",
+    4: "raw runs two statements per job and nothing else. Here an event loop runs a coroutine for each, its claim is"
+    " fenced, its result and its move are kept and counted; the interpreter's time per job is the limit (row 27).",
+    5: "raw writes a text per attempt. Here each is captured with its traceback, classified, decided on and kept in the"
+    " history; the judging alone takes what row 9 says.",
+    6: "raw asks for work every millisecond, without end. What redrive takes longer is the time until a worker notices"
+    " that another process has committed, and the wake-ups of its threads.",
+    8: "most of it is time in which Python imports modules; what asyncio and msgspec need of it stands beside it.",
+    10: "the slowest ones are named. A filter that no index serves reads every job of its state.",
+    13: "raw waits for one answer of the server. A hub hands the job to its own thread, hears it back from the log,"
+    " executes it in its file (about 100 µs of SQLite) and hands the answer to the caller's thread: three times the"
+    " processor time of a raw publish, and two more threads to wake. Runs of this row differ by a third on one machine,"
+    " by where its two processors wake which thread; medians of 0.33 to 0.36 were seen.",
+    14: "a hub takes 70 to 90 µs of processor time per job in two threads that share one interpreter lock, a raw client"
+    " 33 to 38 µs.",
+    17: "the drain of a hub is bounded by the interpreter, not by syncs: it is nearly as fast as in row 16, where"
+    " nothing is synced. A raw loop that awaits the answer to each acknowledgement is less than twice as slow here.",
+    19: "the limit is taken from a queue that publishes directly. A *bare hop*, a request of nats-py to a process that"
+    " does nothing but publish and answer, is below it already, so no queue whose hubs accept the jobs can reach it."
+    " A lone enqueue of redrive wakes the caller, its transport's thread, the server, the hub and the hub's engine,"
+    " and all of the way back.",
+    20: "everything that the log gained is counted. In a run that was read message by message each job cost three (one"
+    " Insert, one Take, one Apply); the rest were other Applies, and Forgets of pruning, by the 32 processes that had"
+    " just started. That they come by time and not by job is supposed: an idle fleet was not counted beside it.",
+}
+"""Why a row misses, as far as it is known."""

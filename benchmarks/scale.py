@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import re
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
@@ -169,6 +170,12 @@ async def server_times(folder: Path, jobs: int, times: int, each: int) -> dict[s
                 for kind, found in kinds.items()}  # fmt: skip
 
 
+async def medians(folder: Path, jobs: int, times: int) -> dict[str, float]:
+    """The mean, over all pages and over all answers, of their medians in ms."""
+    found = await server_times(folder, jobs, times, 1)
+    return {kind: statistics.mean(map(statistics.median, times.values())) for kind, times in found.items()}
+
+
 async def _asked(app: App, addresses: list[str], times: int) -> list[float]:
     """In turn, after a first time that does not count."""
     taken = []
@@ -201,7 +208,7 @@ def row_10(bench: Bench) -> list[Check]:
     )["asking"]
     return [
         _judged(f"{len(found['pages'])} pages of the dashboard at {work}, server time (p95)", found["pages"]),
-        _judged(f"{len(found['rest'])} REST answers at {work}, server time (p95)", found["rest"]),
+        _judged(f"{len(found['rest'])} REST answers at {work}, server time (p95)", found["rest"], aim=30),
     ]
 
 
@@ -209,10 +216,10 @@ def filled(folder: Path, jobs: int) -> str:
     return str(large_store(jobs))
 
 
-def _judged(work: str, found: dict[str, list[float]]) -> Check:
+def _judged(work: str, found: dict[str, list[float]], aim: float | None = None) -> Check:
     """By the slowest of them."""
     slowest = sorted(found, key=lambda name: -percentile(found[name], 0.95))
     everything = [value for values in found.values() for value in values]
     said = {"all": f"{percentile(everything, 0.5):.1f} ms (p50)"}
     said |= {f"`{name}`": f"{percentile(found[name], 0.95):.0f} ms" for name in slowest[:LISTED]}
-    return Check(10, work, percentile(found[slowest[0]], 0.95), "≤", LIMIT_MS, "ms", said, found)
+    return Check(10, work, percentile(found[slowest[0]], 0.95), "≤", LIMIT_MS, "ms", said, found, aim)

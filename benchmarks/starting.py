@@ -16,6 +16,16 @@ FIXED = "import asyncio, msgspec"
 """What the first use needs and redrive cannot make faster."""
 
 
+PROGRAMS = {"import": IMPORT, "first": FIRST_USE}
+
+
+def added(folder: Path, program: str, times: int) -> float:
+    """The median of what a program needs more than the bare interpreter; a first time compiles the modules."""
+    commands = [[sys.executable, "-c", code] for code in ("pass", PROGRAMS[program])]
+    taken = [[_milliseconds(command, folder) for command in commands] for _ in range(times + 1)]
+    return statistics.median(more - bare for bare, more in taken[1:])
+
+
 def _milliseconds(command: list[str], folder: Path) -> float:
     begun = time.perf_counter()
     subprocess.run(command, cwd=folder, env=_compiled(folder), check=True, stdout=subprocess.DEVNULL)
@@ -54,21 +64,22 @@ def row_8(bench: Bench) -> list[Check]:
         },
     )
 
-    def added(name: str) -> float:
+    def over_bare(name: str) -> float:
         return statistics.median(b - a for a, b in zip(times["bare interpreter"], times[name], strict=True))
 
     said = {name: f"{statistics.median(taken):.0f} ms" for name, taken in times.items()}
     version = statistics.median(times["redrive --version"])
     return [
-        Check(8, "import redrive", added("import redrive"), "<", 100, "ms added", _only(said, 2), times),
+        Check(8, "import redrive", over_bare("import redrive"), "<", 100, "ms added", _only(said, 2), times),
         Check(
             8,
             "import redrive and make the first Redrive",
-            added("with the first Redrive"),
-            "<",
+            over_bare("with the first Redrive"),
+            "≤",
             100,
             "ms added",
             {name: said[name] for name in ("with the first Redrive", "asyncio and msgspec alone")},
+            aim=60,
         ),
         Check(8, "redrive --version", version, "<", 150, "ms", {"redrive": said["redrive --version"]}),
     ]

@@ -13,9 +13,8 @@ from typing import Any
 
 from benchmarks import fleet, peers_nats
 from benchmarks.bench import Bench, Check, Contestant, environment, per_second, ratio
-from benchmarks.nats_server import nats
+from benchmarks.nats_server import free_ports, nats
 from redrive import Redrive
-from redrive.doors.demo.cluster import free_ports
 from redrive.errors import StoreError
 
 IDLE_WORKERS = 32

@@ -17,12 +17,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from benchmarks.bench import ROOT, Bench, Check, Contestant, ContestantFailed, environment, ratio
+from benchmarks.bench import CONCURRENCY, ROOT, Bench, Check, Contestant, ContestantFailed, environment, ratio
 from redrive import Redrive
 
 CLIENTS = 20
 REFRESH_SECONDS = 1.0
-CONCURRENCY = 1_000
 LIMIT = 15
 STAT = Path("/proc/self/stat")
 QUEUE = "noop"
