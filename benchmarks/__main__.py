@@ -14,11 +14,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import against, page, report
+from benchmarks import against, page, report, sizing
 from benchmarks.bench import ROOT, Bench, Check, ContestantFailed
 from benchmarks.rows import PARTS, ROWS, Row, find_row, rows_of
 
 PAGE = ROOT / "docs" / "performance.md"
+SIZING = ROOT / "docs" / "sizing.md"
+"""It quotes some rates."""
 
 
 class Bar:
@@ -60,7 +62,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--from", type=Path, dest="earlier", metavar="FILE", help="what --json said, not measured again"
     )
-    parser.add_argument("--write", action="store_true", help="renew docs/performance.md, or its --part")
+    parser.add_argument("--write", action="store_true", help="renew the docs (performance, sizing), or a --part")
     parser.add_argument(
         "--strict", action="store_true", help="exit with 1 where a row misses, or is slower than before"
     )
@@ -161,6 +163,7 @@ def write(checks: list[Check], data: Mapping[str, Any], part: str | None) -> Non
     texts = page.texts(checks, data["notes"], data["machine"])
     kept = {name: text for name, text in texts.items() if part in (None, name)}
     page.write(PAGE, kept, page.figures(checks, kept))
+    sizing.renew(SIZING, sizing.blocks([check for name in kept for check in checks if check.row in page.numbers(name)]))
     for name in sorted(({part} if part else set(PARTS)) - set(kept)):
         print(f"{PAGE.name}: {name} is left as it was, not every row of it was measured", file=sys.stderr)
 

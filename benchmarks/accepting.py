@@ -67,7 +67,7 @@ def row_1(bench: Bench) -> list[Check]:
         BY_A_THREAD: Contestant("benchmarks.raw:enqueued_by_a_thread", {"size": size}),
         **all_peers.contestants("enqueued", bench.size(500, 50)),
     }
-    values = bench.contest(work, contestants, bench.rounds(7))
+    values = bench.contest(work, contestants, bench.rounds())
     hop = ratio(values, BY_A_THREAD, "raw")
     return [
         Check(1, work, ratio(values, "redrive", "raw"), "≥", 0.6, "× raw", per_second(values), values, 0.7),
@@ -94,5 +94,5 @@ def row_3(bench: Bench) -> list[Check]:
         "raw": Contestant("benchmarks.raw:enqueued_many", {"size": size}),
         **all_peers.contestants("enqueued_many", bench.size(5_000, 100)),
     }
-    values = bench.contest(work, contestants, bench.rounds(7))
+    values = bench.contest(work, contestants, bench.rounds())
     return [Check(3, work, ratio(values, "redrive", "raw"), "≥", 0.5, "× raw", per_second(values), values, 0.7)]

@@ -109,25 +109,25 @@ def contestants(verb: str, size: int, *, peer: bool = False, **arguments: object
 
 def row_13(bench: Bench) -> list[Check]:
     work = "hub on JetStream, enqueue one at a time"
-    values = bench.contest(work, contestants("one_by_one", bench.size(2_000, 100), peer=True))
+    values = bench.contest(work, contestants("one_by_one", bench.size(2_000, 100), peer=True), bench.rounds(3))
     return [Check(13, work, ratio(values, "redrive", "raw"), "≥", 0.35, "× raw", per_second(values), values)]
 
 
 def row_14(bench: Bench) -> list[Check]:
     work = f"hub on JetStream, {CALLERS} callers"
-    values = bench.contest(work, contestants("by_callers", bench.size(10_000, 500), peer=True))
+    values = bench.contest(work, contestants("by_callers", bench.size(10_000, 500), peer=True), bench.rounds(3))
     return [Check(14, work, ratio(values, "redrive", "raw"), "≥", 0.7, "× raw", per_second(values), values)]
 
 
 def row_15(bench: Bench) -> list[Check]:
     work = "hub on JetStream, enqueue_many"
-    values = bench.contest(work, contestants("many", bench.size(20_000, 1_000)))
+    values = bench.contest(work, contestants("many", bench.size(20_000, 1_000)), bench.rounds(3))
     return [Check(15, work, ratio(values, "redrive", "raw"), "≥", 1.1, "× raw", per_second(values), values)]
 
 
 def row_16(bench: Bench) -> list[Check]:
     work = "hub on JetStream, drain of no-op async jobs"
-    values = bench.contest(work, contestants("drained", bench.size(10_000, 500), peer=True))
+    values = bench.contest(work, contestants("drained", bench.size(10_000, 500), peer=True), bench.rounds(3))
     return [
         Check(16, work, ratio(values, "redrive", "raw"), "≥", 0.75, "× raw", per_second(values), values),
         Check(16, "the same", ratio(values, "redrive", "taskiq-nats"), "≥", 2.5, "× taskiq-nats", {}),
@@ -161,6 +161,6 @@ def row_18(bench: Bench) -> list[Check]:
         ("drained", "drain", bench.size(5_000, 200)),
     ):
         work = f"hub on three nodes of one machine (R3), {words}"
-        values = bench.contest(work, contestants(verb, size, nodes=3), bench.rounds(3))
+        values = bench.contest(work, contestants(verb, size, nodes=3), bench.rounds(2))
         checks.append(Check(18, work, ratio(values, "redrive", "raw"), "≥", None, "× raw", per_second(values), values))
     return checks

@@ -204,7 +204,7 @@ def row_22(bench: Bench) -> list[Check]:
             continue
         names = ["redrive", *installed()]
         contestants = {name: Contestant(f"benchmarks.fleet_postgres:{name}_{verb}", {"size": size}) for name in names}
-        values = bench.contest(work, contestants, bench.rounds(3))
+        values = bench.contest(work, contestants, bench.rounds(2))
         for name in installed():
             first = name == installed()[0]
             checks.append(

@@ -193,7 +193,7 @@ async def in_queues(folder: Path, size: int, queues: int) -> dict[str, float]:
 
 
 def row_25(bench: Bench) -> list[Check]:
-    many, size = bench.size(10_000, 100), bench.size(20_000, 500)
+    many, size = bench.size(10_000, 100), bench.size(10_000, 500)
     work = f"{size:,} jobs in {many:,} queues"
     contestants = {
         f"{queues:,} queue{'s' if queues > 1 else ''}": Contestant(

@@ -77,7 +77,7 @@ def row_26(bench: Bench) -> list[Check]:
     work = "an idle worker process"
     if not STATUS.exists():
         return [Check(26, work, None, "≤", None, "", {})]
-    seconds = bench.size(5, 1)
+    seconds = bench.size(4, 1)
     contestants = {
         name: Contestant("benchmarks.idle:measured", {"seconds": seconds, "beside": beside})
         for name, beside in (("alone", 0), ("beside another", 1))

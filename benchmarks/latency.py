@@ -99,7 +99,7 @@ async def work(folder: Path) -> None:
 def same_process_check(bench: Bench) -> Check:
     work = "enqueue → task start, idle, same process (p50)"
     here = bench.contest(
-        work, {"both": Contestant("benchmarks.latency:same_process", {"size": bench.size(100, 10)})}, bench.rounds(3)
+        work, {"both": Contestant("benchmarks.latency:same_process", {"size": bench.size(50, 10)})}, bench.rounds(3)
     )["both"]
     values = {"redrive": [pair[0] for pair in here], "two raw commits": [pair[1] for pair in here]}  # type: ignore[index]
     reached = statistics.median(a / b for a, b in zip(*values.values(), strict=True))
@@ -108,7 +108,7 @@ def same_process_check(bench: Bench) -> Check:
 
 def other_process_check(bench: Bench) -> Check:
     work = "enqueue in one process → task start in another, idle (p50)"
-    given = {"size": bench.size(40, 5)}
+    given = {"size": bench.size(30, 5)}
     contestants = {
         "redrive": Contestant("benchmarks.latency:other_process", given),
         "raw": Contestant("benchmarks.latency_peers:raw_started", given),

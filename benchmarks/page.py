@@ -18,8 +18,8 @@ FIGURE = "performance-peers.svg"
 
 def texts(checks: Sequence[Check], notes: Sequence[str], where: Mapping[str, str]) -> dict[str, str]:
     """The text of each part that was measured whole."""
-    of = {part: [check for check in checks if check.row in _numbers(part)] for part in PARTS}
-    whole = {part: {check.row for check in of[part] if check.passed is not None} == _numbers(part) for part in PARTS}
+    of = {part: [check for check in checks if check.row in numbers(part)] for part in PARTS}
+    whole = {part: {check.row for check in of[part] if check.passed is not None} == numbers(part) for part in PARTS}
     found = {}
     if whole["file"]:
         found["file"] = file_part(of["file"], notes, where)
@@ -40,7 +40,7 @@ def figures(checks: Sequence[Check], parts: Mapping[str, str]) -> dict[str, str]
     return drawn
 
 
-def _numbers(part: str) -> set[int]:
+def numbers(part: str) -> set[int]:
     return {row.number for row in rows_of(part)}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import apsw
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks import all_peers
@@ -44,15 +45,18 @@ def verdict(check: Check) -> str:
 
 
 def show(checks: Sequence[Check], notes: Sequence[str]) -> None:
+    """As a table in the terminal: what was measured stands below the work."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=200)
-    table = Table(*COLUMNS)
-    table.columns[1].no_wrap = table.columns[3].no_wrap = table.columns[4].no_wrap = True
+        console = Console(width=160)
+    table = Table(COLUMNS[0], "work, and what was measured (median)", *COLUMNS[3:])
+    table.columns[1].min_width = 60
     for check in checks:
         style = {True: "green", False: "bold red", None: "yellow"}[check.passed]
-        *rest, judged = cells(check)
-        table.add_row(*rest, f"[{style}]{judged}[/]")
+        number, work, measured, *rest, judged = cells(check)
+        table.add_row(
+            number, f"{work}\n[dim]{escape(measured)}[/]" if measured else work, *rest, f"[{style}]{judged}[/]"
+        )
     console.print(table)
     for line in missed(checks):
         console.print(line, soft_wrap=True, highlight=False)
@@ -68,9 +72,10 @@ def missed(checks: Sequence[Check]) -> list[str]:
 
 def notes(*, quick: bool, rounds: int | None) -> list[str]:
     said = ["A quick run: small sizes and few rounds, for a check; the figures of a full run count."] if quick else []
+    count = "2 to 5" if rounds is None else str(rounds)
     said.append(
-        "Ratios are medians of the rounds' ratios, between neighbours in time, of"
-        f" {'3 to 7 rounds' if rounds is None else f'{rounds} rounds'}; every run is a new process on new files."
+        f"Ratios are medians of the rounds' ratios, between neighbours in time. Rounds: {count}; every run is a new"
+        " process on new files."
     )
     missing = [name for name in all_peers.VERBS if name not in all_peers.installed()]
     if missing:

@@ -65,9 +65,9 @@ def row_4(bench: Bench) -> list[Check]:
         "redrive": Contestant("benchmarks.running:drained", {"size": size}),
         "raw": Contestant("benchmarks.raw:drained", {"size": size}),
         "redrive, concurrency 100": Contestant("benchmarks.running:drained", {"size": size, "concurrency": 100}),
-        **all_peers.contestants("drained", bench.size(1_000, 100)),
+        **all_peers.contestants("drained", bench.size(500, 100)),
     }
-    values = bench.contest(work, contestants, bench.rounds(7))
+    values = bench.contest(work, contestants, bench.rounds())
     said = per_second(values)
     return [
         Check(4, work, ratio(values, "redrive", "raw"), "≥", 0.45, "× raw", said, values, 0.6),
@@ -82,7 +82,7 @@ def row_5(bench: Bench) -> list[Check]:
     contestants = {
         "redrive": Contestant("benchmarks.running:buried", {"size": size}),
         "raw": Contestant("benchmarks.raw:failed", given),
-        **all_peers.contestants("failed", bench.size(400, 40), attempts=ATTEMPTS),
+        **all_peers.contestants("failed", bench.size(200, 40), attempts=ATTEMPTS),
     }
-    values = bench.contest(work, contestants, bench.rounds(7))
+    values = bench.contest(work, contestants, bench.rounds())
     return [Check(5, work, ratio(values, "redrive", "raw"), "≥", 0.2, "× raw", per_second(values), values, 0.3)]

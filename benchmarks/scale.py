@@ -197,7 +197,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def row_10(bench: Bench) -> list[Check]:
-    jobs, asked = bench.size(1_100_000, 11_000), {"times": bench.size(40, 2), "each": bench.size(2, 1)}
+    jobs, asked = bench.size(1_100_000, 11_000), {"times": bench.size(24, 1), "each": bench.size(2, 1)}
     work = f"{jobs:,} jobs, {jobs // 11:,} dead letters"
     found = bench.stages(
         work,

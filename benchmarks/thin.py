@@ -125,7 +125,7 @@ def row_19(bench: Bench) -> list[Check]:
             contestants["taskiq-nats"] = Contestant(f"benchmarks.peers_nats:{verb}", given)
         if verb == "one_by_one":
             contestants["bare hop"] = Contestant("benchmarks.raw_hop:one_by_one", given)
-        values = bench.contest(work, contestants)
+        values = bench.contest(work, contestants, bench.rounds(3))
         reached = ratio(values, "over NATS", "taskiq-nats")
         checks.append(Check(19, work, reached, "≥", limit, "× taskiq-nats", per_second(values), values))
         if "bare hop" in values:
@@ -140,6 +140,6 @@ def row_20(bench: Bench) -> list[Check]:
     workers = bench.size(IDLE_WORKERS, 4)
     work = f"messages in the log per lone job, {workers} idle thin workers"
     given = {"size": bench.size(30, 5), "workers": workers}
-    values = bench.contest(work, {"redrive": Contestant("benchmarks.thin:messages_per_job", given)}, bench.rounds(3))
+    values = bench.contest(work, {"redrive": Contestant("benchmarks.thin:messages_per_job", given)}, bench.rounds(2))
     reached = max(values["redrive"])
     return [Check(20, work, reached, "≤", LIMIT_MESSAGES, "messages", {"redrive": f"{reached:.1f}"}, values)]

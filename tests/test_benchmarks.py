@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import against, all_peers, page, plot, report, watched
+from benchmarks import against, all_peers, page, plot, report, sizing, watched
 from benchmarks.__main__ import main
 from benchmarks.bench import ROOT, Bench, Check, Contestant
 from benchmarks.idle import STATUS
@@ -253,6 +253,20 @@ def test_a_part_that_is_not_measured_stays_on_the_page(tmp_path: Path) -> None:
     )
     some = [check for check in as_measured() if check.row != 23]
     assert page.texts(some, [], report.machine(tmp_path)).keys() == {"file", "fleet"}
+
+
+def test_the_rates_of_the_page_on_sizes_are_those_of_the_table(tmp_path: Path) -> None:
+    there = tmp_path / "sizing.md"
+    there.write_text((ROOT / "docs" / "sizing.md").read_text("utf-8"), "utf-8")
+    wanted = (*sizing.FILE_RATES.values(), *sizing.FLEET_RATES.values())
+    of = {row: {who: [row * 1000.0] for number, who in wanted if number == row} for row, _ in wanted}
+    checks = [Check(row, "work", 1.0, "≥", None, "×", {}, values) for row, values in of.items()]
+    sizing.renew(there, sizing.blocks(checks))
+    text = there.read_text("utf-8")
+    assert "| `enqueue_many` | 3,000 |\n" in text
+    assert "-->13,000 per second on a hub with JetStream, 19,000 (NATS) and 19,000 (HTTP) through a hub, 22,000" in text
+    assert sizing.blocks(checks[1:]).keys() == {"fleet rates"}
+    assert text.count("\n") == (ROOT / "docs" / "sizing.md").read_text("utf-8").count("\n")
 
 
 def test_a_figure_says_its_values() -> None:
