@@ -44,7 +44,7 @@ class Bar:
 
     def done(self, what: str, begun: float) -> None:
         """It took so long since then."""
-        self.progress.console.print(f"{what:<20} {time.monotonic() - begun:6.0f} s", highlight=False)
+        self.progress.console.print(f"{what:<44} {time.monotonic() - begun:6.0f} s", highlight=False)
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -124,7 +124,7 @@ def compared(said: argparse.Namespace, home: Path) -> int:
     names = [row.name for row in chosen(said)] if said.rows or said.part else []
     with in_new_folder(home) as folder, bar.progress:
         bench = Bench(Path(folder), bar, quick=said.quick, rounds=said.rounds)
-        found = against.compare(bench, said.against, names)
+        found = against.compare(bench, said.against, names, bar.done)
         bar.done("total", begun)
     if said.json:
         print(json.dumps(against.data(found), indent=2, ensure_ascii=False))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from benchmarks.growth import MEASURES
 from benchmarks.nats_server import find_server
 from benchmarks.running import ATTEMPTS
 
+Done = Callable[[str, float], None]
 ROUNDS = 7
 NOISE = 0.03
 """Medians that differ by less are taken to be the same."""
@@ -185,22 +187,25 @@ def source_of(checkout: Path) -> Path:
     raise FileNotFoundError(f"{checkout} has no src/redrive: give the folder of a checkout of redrive")
 
 
-def compare(bench: Bench, checkout: Path, names: Sequence[str]) -> list[Comparison]:
-    """All rows that can be compared, or those of these names."""
+def compare(bench: Bench, checkout: Path, names: Sequence[str], done: Done) -> list[Comparison]:
+    """All rows that can be compared, or those of these names; `done` hears of each."""
     sources = {"before": source_of(checkout), "after": ROOT / "src"}
     for source in sources.values():
         ran = bench.once(Contestant("benchmarks.source:which", source=source))
         assert ran == str(source), f"{source} is asked for, and {ran} runs"
-    return list(_compare(bench, [one for one in compared(bench) if not names or one.row in names], sources))
+    rows = [one for one in compared(bench) if not names or one.row in names]
+    return list(_compare(bench, rows, sources, done))
 
 
-def _compare(bench: Bench, rows: list[Compared], sources: dict[str, Path]) -> Iterator[Comparison]:
+def _compare(bench: Bench, rows: list[Compared], sources: dict[str, Path], done: Done) -> Iterator[Comparison]:
     """What several rows read from one contestant is measured once."""
     runs: dict[str, dict[str, list[Any]] | str] = {}
     for row in rows:
         known = json.dumps(asdict(row.contestant), default=str)
         if known not in runs:
+            begun = time.monotonic()
             runs[known] = _measured(bench, row, sources)
+            done(row.work, begun)
         found = runs[known]
         if isinstance(found, str):
             yield Comparison(row.row, row.work, row.unit, row.better, failure=found)

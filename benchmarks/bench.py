@@ -156,8 +156,13 @@ def ratio(values: Values, ours: str, other: str) -> float | None:
     return statistics.median(a / b for a, b in zip(values[ours], values[other], strict=False))
 
 
-def per_second(values: Values) -> dict[str, str]:
-    return {name: f"{statistics.median(rates):,.0f}/s" for name, rates in values.items()}
+def per_second(values: Values, beside: str | None = None) -> dict[str, str]:
+    """What each did, in words, and how much of another's that is."""
+    said = {name: f"{statistics.median(rates):,.0f}/s" for name, rates in values.items()}
+    if beside is None:
+        return said
+    shares = {name: ratio(values, name, beside) for name in values if name != beside}
+    return {name: words + (f" ({shares[name]:.2f} ×)" if name in shares else "") for name, words in said.items()}
 
 
 def amount(number: float) -> str:

@@ -154,7 +154,7 @@ async def _until_done(rd: Redrive, size: int) -> None:
 
 def row_24(bench: Bench) -> list[Check]:
     size = bench.size(20_000, 500)
-    work = f"drain of {size:,} no-op jobs by worker processes of one file"
+    work = f"drain by worker processes of one file, {size:,} no-op jobs"
     values = bench.contest(
         work,
         {
@@ -194,7 +194,7 @@ async def in_queues(folder: Path, size: int, queues: int) -> dict[str, float]:
 
 def row_25(bench: Bench) -> list[Check]:
     many, size = bench.size(10_000, 100), bench.size(10_000, 500)
-    work = f"{size:,} jobs in {many:,} queues"
+    work = f"{size:,} jobs in one queue and in {many:,}"
     contestants = {
         f"{queues:,} queue{'s' if queues > 1 else ''}": Contestant(
             "benchmarks.growth:in_queues", {"size": size, "queues": queues}
@@ -203,9 +203,9 @@ def row_25(bench: Bench) -> list[Check]:
     }
     found: Mapping[str, list[Any]] = bench.contest(work, contestants, bench.rounds(3))
     said = (
-        ("enqueue", f"{CALLERS} callers enqueue {work}", "/s"),
-        ("drain", f"drain of {work}", "/s"),
-        ("overview", f"overview of the dashboard with {many:,} queues", " ms"),
+        ("enqueue", f"enqueue by {CALLERS} callers, {work}", "/s"),
+        ("drain", f"drain, {work}", "/s"),
+        ("overview", f"overview of the dashboard, {work}", " ms"),
     )
     return [_beside_one(name, words, unit, found) for name, words, unit in said]
 

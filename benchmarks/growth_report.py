@@ -10,16 +10,22 @@ from benchmarks.bench import Check, amount
 from benchmarks.report import table
 
 FIGURE = "performance-growth.svg"
+QUEUES = "performance-queues.svg"
 
 
-def figure(checks: Sequence[Check]) -> str:
-    """One panel for each measure of row 23."""
-    return plot.lines([_panel(check) for check in checks if check.row == 23 and check.values])
+def figures(checks: Sequence[Check]) -> dict[str, str]:
+    """A panel for each measure of row 23, and one for each line of rows 24 and 25."""
+    grown, beside = ([_panel(check) for check in checks if check.row in rows and check.values]
+                     for rows in ((23,), (24, 25)))  # fmt: skip
+    return {FIGURE: plot.lines(grown), QUEUES: plot.bars(beside)}
 
 
 def _panel(check: Check) -> plot.Panel:
-    unit = check.measured[f"at {next(iter(check.values))}"].rpartition(" ")[2]
-    return plot.Panel(check.work, unit, {jobs: statistics.median(taken) for jobs, taken in check.values.items()})
+    """Its title is the work up to the first comma; the unit is what follows the number in what was measured."""
+    unit = next(iter(check.measured.values())).lstrip("0123456789.,").strip()
+    return plot.Panel(
+        check.work.partition(",")[0], unit, {name: statistics.median(taken) for name, taken in check.values.items()}
+    )
 
 
 def sizes_table(checks: Sequence[Check]) -> str:
@@ -35,6 +41,7 @@ def part(checks: Sequence[Check]) -> str:
     return TEXT.format(
         sizes=sizes_table(checks),
         figure=FIGURE,
+        queues=QUEUES,
         beside=table([check for check in checks if check.row in (24, 25)]),
         costs=table([check for check in checks if check.row in (26, 27)]),
     )
@@ -50,6 +57,8 @@ history. New jobs are enqueued, claimed and run in front of all of them (row 23)
 ![Each measure by the number of stored jobs](images/{figure})
 
 {beside}
+
+![Worker processes and queues](images/{queues})
 
 - Row 23: every round works on a fresh copy of the file. A claim takes 10 jobs; a list is the newest hundred dead
   letters; the overview is the first page of the dashboard, without a network; drain and memory are those of a worker

@@ -36,7 +36,7 @@ def figures(checks: Sequence[Check], parts: Mapping[str, str]) -> dict[str, str]
     if "file" in parts:
         drawn[FIGURE] = figure(checks)
     if "growth" in parts:
-        drawn[growth_report.FIGURE] = growth_report.figure(checks)
+        drawn |= growth_report.figures(checks)
     return drawn
 
 
@@ -62,7 +62,6 @@ def _medians(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _panel(check: Check, unit: str, values: dict[str, float]) -> plot.Panel:
-    """Its title is what the row says before the first comma or colon."""
     named = {name.removesuffix(", concurrency 100") + " (100)" * name.endswith("100"): value
              for name, value in values.items()}  # fmt: skip
     marks = {name: mark for name, mark in (("must", check.limit), ("aim", check.aim)) if mark is not None}
@@ -117,6 +116,8 @@ promises, *aim* what it should come to.
 {table}
 
 ![How much of raw SQLite each queue reaches](images/{figure})
+
+The red line is what redrive must reach, the dashed green one its aim.
 
 {notes}
 

@@ -31,7 +31,7 @@ def lines(panels: Sequence[Panel]) -> str:
 
 
 def bars(panels: Sequence[Panel]) -> str:
-    """A bar for each label; redrive's stand out."""
+    """A bar for each label; redrive's stand out among others."""
     longest = max(len(panel.values) for panel in panels)
     return _drawing(panels, 46 + 20 * longest, _bars)
 
@@ -81,10 +81,11 @@ def _line(panel: Panel, height: int) -> list[str]:
 def _bars(panel: Panel, height: int) -> list[str]:
     left, inner = 108, WIDTH - 108 - 48
     largest = max(*panel.values.values(), *panel.marks.values(), 0.0) or 1.0
+    ours = any(label.startswith("redrive") for label in panel.values)
     parts = []
     for number, (label, value) in enumerate(panel.values.items()):
         y, wide = 28 + 20 * number, inner * value / largest
-        kind = "ours" if label.startswith("redrive") else "other"
+        kind = "ours" if label.startswith("redrive") or not ours else "other"
         parts += [
             _text(left - 6, y + 12, label, anchor="end"),
             f'<rect class="{kind}" x="{left}" y="{y}" width="{wide:.1f}" height="15"/>',

@@ -226,6 +226,7 @@ def as_measured() -> list[Check]:
     sizes = {"1,100": [1.0, 1.0], "110,000": [2.0, 2.0]}
     said = {"at 1,100": "1.0 ms", "at 110,000": "2.0 ms"}
     checks[named["growth"]] = Check(23, "claim", 2.0, "≤", None, "× at 1,100", said, sizes)
+    checks[named["workers"]] = Check(24, "drain", 1.5, "≥", None, "× one", {"one": "2/s"}, {"one": [2.0], "two": [3.0]})
     return checks
 
 
@@ -239,7 +240,7 @@ def test_the_page_is_written_from_what_an_earlier_run_measured(tmp_path: Path) -
     text = (tmp_path / "performance.md").read_text("utf-8")
     assert "| 1 | enqueue | raw 4/s | 0.500 × raw | ≥ 0.5 × raw | ≥ 0.7 × raw | pass |" in text
     assert "| claim | 1.0 ms | 2.0 ms | 2.00 × |" in text
-    for name in (page.FIGURE, page.growth_report.FIGURE):
+    for name in (page.FIGURE, page.growth_report.FIGURE, page.growth_report.QUEUES):
         assert f"(images/{name})" in text
         assert ElementTree.parse(tmp_path / "images" / name).getroot().tag.endswith("svg")
 
