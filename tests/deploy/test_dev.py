@@ -106,13 +106,22 @@ def test_a_failure_in_the_background_is_told_and_is_one() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended with 7\n", "no network\n")
 
 
-def test_what_runs_in_the_background_ends_with_the_script(tmp_path: Path) -> None:
+FORGETS = """shift
+exec setsid sh -c 'trap "exit 143" TERM; "$@" & wait' sh "$@"
+"""
+"""A `timeout` that is told to end when it has started the program and does not know it yet: it ends alone."""
+
+
+@pytest.mark.parametrize("stubs", [{}, {"timeout": FORGETS}], ids=["later", "at once"])
+def test_what_runs_in_the_background_ends_with_the_script(tmp_path: Path, stubs: dict[str, str]) -> None:
     """Also what it started itself: nobody holds the pipe any more."""
+    for name, does in stubs.items():
+        stub(tmp_path, name, does)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as held:
         begun = f"begin sh -c '(echo begun; exec sleep 1000) >{pipe} & wait'"
-        done = beside(f"{begun}; read -r _ <{pipe}; exit 3")
+        done = beside(f"{begun}; read -r _ <{pipe}; exit 3", path=f"{tmp_path}:{os.environ['PATH']}")
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
         os.set_blocking(held.fileno(), True)
         assert held.read() == b""
