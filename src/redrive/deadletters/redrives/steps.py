@@ -19,16 +19,7 @@ from redrive.core.job import Job, State
 from redrive.core.lifecycle import Transition
 from redrive.core.store import Put, Store
 from redrive.deadletters import bulk_progress, bulk_run
-from redrive.deadletters.bulk_run import (
-    REDRIVE,
-    REDRIVE_FLIGHTS,
-    REDRIVE_ITEMS,
-    UNDO,
-    Flight,
-    Flights,
-    RedriveRun,
-    RunItem,
-)
+from redrive.deadletters.bulk_run import REDRIVE, REDRIVE_ITEMS, UNDO, Flight, Flights, RedriveRun, RunItem
 from redrive.deadletters.redrives.moves import Mover
 from redrive.deadletters.verbs import PURGE
 from redrive.engine.bus import BusEvent
@@ -230,7 +221,7 @@ class Documents:
         return await REDRIVE_ITEMS.get(self._store, _key(id, number))
 
     async def flights(self) -> tuple[Flights, int]:
-        kept = await REDRIVE_FLIGHTS.get(self._store, ALL)
+        kept = await bulk_run.REDRIVE_FLIGHTS.get(self._store, ALL)
         return (kept.value, kept.version) if kept is not None else ({}, 0)
 
     # -- writing
@@ -286,7 +277,7 @@ def parts(chunk: KeptItems, items: Sequence[RunItem], loaded: Loaded, run: Redri
 def flown(flights: Flights, version: int, id: str, flight: Flight | None) -> Put:
     """Makes the put of all flights, with this flight changed, or dropped if None."""
     others = {other: flying for other, flying in flights.items() if other != id}
-    return REDRIVE_FLIGHTS.put(ALL, others if flight is None else {**others, id: flight}, version)
+    return bulk_run.REDRIVE_FLIGHTS.put(ALL, others if flight is None else {**others, id: flight}, version)
 
 
 def _key(id: str, number: int) -> str:

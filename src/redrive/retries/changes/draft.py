@@ -11,18 +11,8 @@ from typing import Final
 import msgspec
 
 from redrive.core.job import Json
-from redrive.retries.changes.reading import (
-    MESSAGE_TOKENS,
-    TEXT_KEYS,
-    Counter,
-    entries,
-    fixed_tokens,
-    json_text,
-    part_tokens,
-    parts_of,
-    standing_tokens,
-    texts,
-)
+from redrive.retries.changes import reading
+from redrive.retries.changes.reading import MESSAGE_TOKENS, TEXT_KEYS, Counter
 from redrive.retries.changes.shapes import SYSTEM_ROLES, Path, Shape, get, put
 from redrive.retries.changes.turns import calls, task_of, turns
 
@@ -147,15 +137,15 @@ def _ends(text: str, keep: int) -> tuple[int, int]:
 
 
 def take_apart(payload: Mapping[str, Json], shape: Shape, under: int, count: Counter, summary: str | None) -> Draft:
-    groups = [group for home in parts_of(shape) for group in _groups(payload, shape, home, count)]
+    groups = [group for home in reading.parts_of(shape) for group in _groups(payload, shape, home, count)]
     seat = _seat(payload, shape, SUMMARY.format(summary) if summary else "")
-    total = standing_tokens(payload, shape, count) + seat.tokens(count) + sum(group.cost for group in groups)
+    total = reading.standing_tokens(payload, shape, count) + seat.tokens(count) + sum(group.cost for group in groups)
     return Draft(payload, groups, seat, total, under, count)
 
 
 def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counter) -> list[DraftGroup]:
     """Group the turns of a conversation, the entries of a context (the newest is pinned), or the prompt."""
-    found = entries(get(payload, home))
+    found = reading.entries(get(payload, home))
     if home == shape.messages:
         made = [
             DraftGroup([_part(found[i], home, i, count) for i in turn.members], turn.pinned) for turn in turns(found)
@@ -170,8 +160,10 @@ def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counte
 
 def _part(value: Json, home: Path, index: int, count: Counter, *, asked: bool = False) -> DraftPart:
     words = asked or (isinstance(value, Mapping) and value.get("role") == "user")
-    found = [DraftText(at, text, count(text), words and not _is_evidence(at), len(text)) for at, text in texts(value)]
-    return DraftPart(home, index, found, fixed_tokens(value, count))
+    found = [
+        DraftText(at, text, count(text), words and not _is_evidence(at), len(text)) for at, text in reading.texts(value)
+    ]
+    return DraftPart(home, index, found, reading.fixed_tokens(value, count))
 
 
 def _is_evidence(at: Path) -> bool:
@@ -181,7 +173,7 @@ def _is_evidence(at: Path) -> bool:
 
 def _standing(value: Json, home: Path, index: int, count: Counter) -> DraftPart:
     """Make the part of a system message, which is counted and never cut."""
-    return DraftPart(home, index, [], part_tokens(value, count))
+    return DraftPart(home, index, [], reading.part_tokens(value, count))
 
 
 def _seat(payload: Mapping[str, Json], shape: Shape, note: str) -> Seat:
@@ -206,9 +198,9 @@ def put_together(draft: Draft) -> dict[str, Json]:
     result: dict[str, Json] = dict(draft.payload)
     for home in dict.fromkeys(part.home for group in draft.groups for part in group.parts):
         before = get(draft.payload, home)
-        kept = _list_kept(entries(before), home, draft)
+        kept = _list_kept(reading.entries(before), home, draft)
         if draft.seat.home == home:
-            kept = _place_summary(kept, draft.seat, lost=len(kept) < len(entries(before)))
+            kept = _place_summary(kept, draft.seat, lost=len(kept) < len(reading.entries(before)))
         result = put(result, home, [one for _, one in kept] if isinstance(before, list) else kept[0][1])
     return result
 
@@ -279,19 +271,19 @@ def list_left_out(draft: Draft) -> Iterator[str]:
     for group in draft.groups:
         for part in group.parts:
             if group.dropped:
-                yield _describe_part(entries(get(draft.payload, part.home))[part.index])
+                yield _describe_part(reading.entries(get(draft.payload, part.home))[part.index])
             else:
                 yield from (_gap(text) for text in part.texts if text.is_cut)
 
 
 def _describe_part(value: Json) -> str:
     """Write a message or context entry as text."""
-    words = [text for _, text in texts(value)]
+    words = [text for _, text in reading.texts(value)]
     if isinstance(value, Mapping) and "role" in value:
         if calls(value):
-            words.append(json_text(value.get("tool_calls") or value.get("content")))
+            words.append(reading.json_text(value.get("tool_calls") or value.get("content")))
         return f"{value['role']}: " + "\n".join(words)
-    return "\n".join(words) or json_text(value)
+    return "\n".join(words) or reading.json_text(value)
 
 
 def _gap(text: DraftText) -> str:
