@@ -414,7 +414,7 @@ class BlockingContext(_Shared):
     def _drive(self, steps: Steps) -> Any:
         return drive_blocking(steps, self._answer)
 
-    def _answer(self, want: Ask | Call) -> Any:
+    def _answer(self, want: Ask | Call[Any]) -> Any:
         """Answers a request of a step. A coroutine that a function returned runs on the event loop."""
         if isinstance(want, Ask):
             return self._wait(want.awaitable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any
 
 from redrive.engine.threads import finish
@@ -17,24 +18,12 @@ class Ask:
         self.awaitable = awaitable
 
 
-class Call:
-    """A step's request to call the user's function."""
-
-    __slots__ = ("args", "function", "kwargs")
-
-    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-
-    def __call__(self) -> Any:
-        return self.function(*self.args, **self.kwargs)
+Call = partial
+"""A step's request to call the user's function."""
+Steps = Generator[Ask | Call[Any], Any, Any]
 
 
-Steps = Generator[Ask | Call, Any, Any]
-
-
-def drive_blocking(steps: Steps, answer: Callable[[Ask | Call], Any]) -> Any:
+def drive_blocking(steps: Steps, answer: Callable[[Ask | Call[Any]], Any]) -> Any:
     """Runs steps to their end; `answer` carries out each request and returns its result."""
     try:
         want = next(steps)

@@ -104,7 +104,7 @@ def _decorate(core_of: Callable[[], Core], once: _OnceFunction) -> Callable[...,
     return call
 
 
-def _answer(want: Ask | Call) -> Any:
+def _answer(want: Ask | Call[Any]) -> Any:
     """Waits for what a step wants, in redrive's own event loop; the user's function runs in the caller's thread."""
     if isinstance(want, Ask):
         return portal.run(_await(want))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from redrive.core import lifecycle
 from redrive.core.commit import try_commit
 from redrive.core.documents import Kind
 from redrive.core.job import Job, Json, State
@@ -42,20 +43,8 @@ SWEEP_SECONDS: Final = 600.0
 FULL_SECONDS: Final = 15.0
 """Seconds between two comparisons while a stream is full."""
 PAGE: Final = 500
-MOVES: Final = frozenset(
-    {
-        "buried",
-        "imported",
-        "recalled",
-        "restored",
-        "rerouted",
-        "redriven",
-        "deferred",
-        "resolved",
-        "discarded",
-        "purged",
-    }
-)
+MOVES: Final = frozenset(name for name, move in lifecycle.MOVES.items() if State.dead in (*move.sources, *move.to))
+"""Moves that make dead letters, change them, or end them."""
 LIVE: Final = (State.waiting, State.running, State.held)
 RETRIES: Final = frozenset({"retried", "redriven"})
 
