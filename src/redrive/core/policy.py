@@ -212,14 +212,8 @@ def schedule(policy: Policy) -> list[float]:
 
 
 _WHOLE: Final = {
-    "max_attempts": (1, MOST),
-    "max_crashes": (1, MOST),
-    "concurrency": (1, MOST),
-    "rungs": (0, MOST),
-    "breaker_after": (0, MOST),
-    "health_depth": (0, MOST),
-    "pain_depth": (0, MOST),
-    "pain_dead": (0, MOST),
+    **dict.fromkeys(("max_attempts", "max_crashes", "concurrency"), (1, MOST)),
+    **dict.fromkeys(("rungs", "breaker_after", "health_depth", "pain_depth", "pain_dead"), (0, MOST)),
 }
 _FROM_0: Final = {"base": MOST, "cap": MOST, "max_wait": MOST, "jitter": 1, "retention": MOST}
 _ABOVE_0: Final = (

@@ -355,18 +355,9 @@ def _step_status(flow: Flow, step: FlowStep, job: Job | None, known: Mapping[str
     if job is None:
         return StepStatus(step.name, step.task, step.job_id, "FORGOTTEN", step.after)
     waits_for = tuple(name for name in step.after if known[name].state not in _OVER)
-    return StepStatus(
-        step.name,
-        step.task,
-        step.job_id,
-        _step_state(flow, job, [known[name].state for name in waits_for]),
-        step.after,
-        () if job.ended else waits_for,
-        job.attempts,
-        job.because,
-        job.error,
-        job.recommendation,
-    )
+    state = _step_state(flow, job, [known[name].state for name in waits_for])
+    facts = (() if job.ended else waits_for, job.attempts, job.because, job.error, job.recommendation)
+    return StepStatus(step.name, step.task, step.job_id, state, step.after, *facts)
 
 
 def _step_state(flow: Flow, job: Job, before: Sequence[StepState]) -> StepState:

@@ -296,24 +296,17 @@ class RunLine(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str | None = None
 
 
+_OF_STEPS: Final = ("position", "open_in", "pace", "paused_in", "unjudged", "items_kept")
+_OF_THE_ORDER: Final = ("unknown_too", "words", "filter", "undo_id")
+
+
 class RedriveRun(Shown, msgspec.Struct, frozen=True):
     """A bulk run: who started it and why, its progress, and its scorecard.
 
     total = moved + skipped + left, and moved = succeeded + failed_again + discarded + open, at every moment.
     """
 
-    HIDDEN: ClassVar = (
-        "position",
-        "open_in",
-        "pace",
-        "paused_in",
-        "unjudged",
-        "items_kept",
-        "unknown_too",
-        "words",
-        "filter",
-        "undo_id",
-    )
+    HIDDEN: ClassVar = (*_OF_STEPS, *_OF_THE_ORDER)
     SHOWN: ClassVar = ("left", "open", "over", "text")
     id: str
     state: RunState

@@ -300,20 +300,12 @@ def _with_line(standing: ScheduleState, cron: Cron, now: float) -> ScheduleState
 
 def _describe_one(name: str, standing: ScheduleState, jobs: Mapping[str, Job], now: float) -> Scheduled:
     mark = standing.marks[-1]
-    job = jobs.get(standing.job or "")
-    waits = _known_slot(mark, mark.last)
-    return Scheduled(
-        name,
-        name.rpartition("#")[0],
-        mark.line,
-        mark.tz,
-        standing.slot,
-        _known_slot(mark, now),
-        waits if waits is not None and waits < now - ON_TIME else None,
-        standing.job,
-        job.state if job else None,
-        standing.note,
-    )
+    job, task = jobs.get(standing.job or ""), name.rpartition("#")[0]
+    state = job.state if job else None
+    waits, following = _known_slot(mark, mark.last), _known_slot(mark, now)
+    late = waits if waits is not None and waits < now - ON_TIME else None
+    slots = (standing.slot, following, late)
+    return Scheduled(name, task, mark.line, mark.tz, *slots, standing.job, state, standing.note)
 
 
 def _known_slot(mark: Mark, after: float) -> float | None:

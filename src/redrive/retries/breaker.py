@@ -89,22 +89,11 @@ def leave_alone(
     callers = before.callers if before is not None else ()
     callers = tuple(sorted({*callers, caller_of(job)})) if calls_one_provider(failure) else callers
     if before is None or not before.down:
-        return Breaker(
-            key, "open", "rate_limited", now, pause, now + asked, release, job=job.id, asked=asked, callers=callers
-        )
-    if before.probe not in (None, job.id) or (before.probe is None and now + asked <= before.until + 1.0):
+        before = open_breaker(key, "rate_limited", job.id, now, pause=pause, release=release)
+    elif before.probe not in (None, job.id) or (before.probe is None and now + asked <= before.until + 1.0):
         return before
-    return msgspec.structs.replace(
-        before,
-        state="open",
-        cause="rate_limited",
-        since=now,
-        until=now + asked,
-        probe=None,
-        job=job.id,
-        asked=asked,
-        callers=callers,
-    )
+    limit = {"state": "open", "cause": "rate_limited", "since": now, "until": now + asked, "asked": asked}
+    return msgspec.structs.replace(before, **limit, probe=None, job=job.id, callers=callers)
 
 
 def with_error(breaker: Breaker, job: Job | None) -> Breaker:

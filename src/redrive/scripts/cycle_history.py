@@ -83,20 +83,14 @@ class Finding(msgspec.Struct, frozen=True):
     command: str = "redrive cycles"
 
 
+_OF_THE_LAST: Final = ("cycle_id", "begun", "last_sign", "outcome", "error_class", "jobs", "every", "watched")
+
+
 class CycleStanding(msgspec.Struct, frozen=True):
     """How one cycle stands: its last run, its rhythm, and its problems."""
 
     HIDDEN: ClassVar = ("last",)
-    SHOWN: ClassVar = (
-        "last.cycle_id",
-        "last.begun",
-        "last.last_sign",
-        "last.outcome",
-        "last.error_class",
-        "last.jobs",
-        "last.every",
-        "last.watched",
-    )
+    SHOWN: ClassVar = tuple(f"last.{name}" for name in _OF_THE_LAST)
     RENAMED: ClassVar = {"last.last_sign": "seen", "due_at": "next_due"}
     name: str
     runs: int

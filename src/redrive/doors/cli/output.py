@@ -32,22 +32,10 @@ TEXT_WIDTH: Final = 20
 """Columns are left out before a name or a text gets narrower than this."""
 LEAST_WIDTH: Final = 6
 _TEXTS: Final = ("last error", "error", "why", "what", "said", "title", "suggestion", "note", "tried", "now")
-_NAMES: Final = (
-    "task",
-    "queue",
-    "agent",
-    "schedule",
-    "line",
-    "workflow",
-    "step",
-    "by",
-    "who",
-    "of",
-    "scope",
-    "version",
-)
+_NAMES: Final = ("task", "queue", "agent", "schedule", "line", "workflow", "step", "scope", "version")
+_PEOPLE: Final = ("by", "who", "of")
 _LISTS: Final = ("longest", "waits for", "failed", "blocked", "detail", "category", "bound to")
-TEXT_COLUMNS: Final = frozenset((*_TEXTS, *_NAMES, *_LISTS))
+TEXT_COLUMNS: Final = frozenset((*_TEXTS, *_NAMES, *_PEOPLE, *_LISTS))
 """Columns that may be shortened unless they hold numbers. All others stay whole or are left out."""
 _FIRST_OUT: Final = ("zone", "trend", "first", "bound to", "cause", "next probe", "purged", "discarded", "skipped")
 _NEXT_OUT: Final = ("retried", "deferred", "took p50", "wait p50", "queue", "because", "category", "attempts")
