@@ -50,19 +50,18 @@ class InboxTools:
 
     def _row(self, notice: Notice) -> dict[str, Any]:
         """Return the fields that every kind of notice has."""
-        body = {
-            "notice_id": notice.id,
-            "kind": self._wording.line(notice.kind, 100),
-            "status": notice.status,
-            "at": iso(notice.at),
-            "read_at": iso(notice.read_at),
-            "operation_id": notice.job_id,
-            "task": self._wording.line(notice.task) or None,
-            "title": self._wording.line(notice.title),
-            "untrusted_text": self._wording.line(notice.text, TEXT) or None,
-            "result": self._wording.excerpt(notice.result, RESULT),
-        }
-        return without_none(body)
+        return without_none(
+            notice_id=notice.id,
+            kind=self._wording.line(notice.kind, 100),
+            status=notice.status,
+            at=iso(notice.at),
+            read_at=iso(notice.read_at),
+            operation_id=notice.job_id,
+            task=self._wording.line(notice.task) or None,
+            title=self._wording.line(notice.title),
+            untrusted_text=self._wording.line(notice.text, TEXT) or None,
+            result=self._wording.excerpt(notice.result, RESULT),
+        )
 
     def _next(self, notices: list[Notice]) -> str:
         if not notices and (self._desk.session or "").startswith(ON_STDIO):

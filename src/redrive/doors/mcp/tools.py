@@ -79,7 +79,7 @@ class ReadingTools:
             "retry_queue": {name: operations[name] for name in ("queued", "by_reason", "next_retry_at")},
             "recent_operations": [self._recent(row) for row in operations["recent"][:ROWS]],
             "tools_can_write": self._desk.writes,
-            **without_none({"session": session, "unread_notices": unread if session is not None else None}),
+            **without_none(session=session, unread_notices=unread if session is not None else None),
             "next": _begin(unread, needs=bool(health.needs)),
         }
 
@@ -164,18 +164,16 @@ class ReadingTools:
     def _row(self, job: Job) -> dict[str, Any]:
         line = self._wording.line
         return without_none(
-            {
-                "id": job.id,
-                "task": line(job.task),
-                "queue": line(job.queue),
-                "died_at": iso(job.updated_at),
-                "because": job.because,
-                "cause": job.detail,
-                "lane": job.lane,
-                "attempts": job.attempts,
-                "group": job.fingerprint,
-                "untrusted_error": self._wording.optional_line(job.error, SHORT),
-            }
+            id=job.id,
+            task=line(job.task),
+            queue=line(job.queue),
+            died_at=iso(job.updated_at),
+            because=job.because,
+            cause=job.detail,
+            lane=job.lane,
+            attempts=job.attempts,
+            group=job.fingerprint,
+            untrusted_error=self._wording.optional_line(job.error, SHORT),
         )
 
     async def explain_failure(self, failure_id: Id) -> dict[str, Any]:
@@ -220,17 +218,15 @@ class ReadingTools:
         failure = attempt.failure
         changed = [str(change.get("change")) for change in attempt.changes or ()]
         return without_none(
-            {
-                "run": attempt.run,
-                "outcome": attempt.outcome,
-                "ended_at": iso(attempt.ended_at),
-                "cause": attempt.cause.detail if attempt.cause else None,
-                "changed": changed or None,
-                "model": self._wording.optional_line(attempt.model),
-                "next_strategy": attempt.strategy,
-                "effects_seen": self._effects_seen(attempt),
-                "untrusted_error": self._wording.line(failure.summary, SHORT) if failure else None,
-            }
+            run=attempt.run,
+            outcome=attempt.outcome,
+            ended_at=iso(attempt.ended_at),
+            cause=attempt.cause.detail if attempt.cause else None,
+            changed=changed or None,
+            model=self._wording.optional_line(attempt.model),
+            next_strategy=attempt.strategy,
+            effects_seen=self._effects_seen(attempt),
+            untrusted_error=self._wording.line(failure.summary, SHORT) if failure else None,
         )
 
     def _effects_seen(self, attempt: Attempt) -> dict[str, str] | None:
@@ -259,7 +255,7 @@ class ReadingTools:
             return {}
         outside = (await self._not_ours([view])).get(view.fingerprint, "")
         helps = self._wording.line(view.suggestion.text.replace(outside, "")) if view.suggestion.tried else None
-        return {"alike": without_none({"group": view.fingerprint, "dead_now": view.dead, "what_helped": helps})}
+        return {"alike": without_none(group=view.fingerprint, dead_now=view.dead, what_helped=helps)}
 
     def _after(self, job: Job, body: dict[str, Any]) -> str:
         open_effects = any(effect["status"] in ("intended", "unknown") for effect in body.get("effects", ()))
@@ -305,20 +301,18 @@ class ReadingTools:
     def _group_row(self, view: GroupView, *, ours: bool) -> dict[str, Any]:
         seen, line = view.group, self._wording.line
         return without_none(
-            {
-                "group": view.fingerprint,
-                "status": view.status,
-                "task": line(seen.task),
-                "queue": line(seen.queue),
-                "cause": seen.detail,
-                "dead_now": view.dead,
-                "died_in_all": seen.buried,
-                "trend": view.trend,
-                "last_at": iso(seen.last_at),
-                "suggestion" if ours else "untrusted_advice": line(view.suggestion.text),
-                "latest": seen.sample,
-                "untrusted_error": self._wording.optional_line(seen.error or seen.error_class, SHORT),
-            }
+            group=view.fingerprint,
+            status=view.status,
+            task=line(seen.task),
+            queue=line(seen.queue),
+            cause=seen.detail,
+            dead_now=view.dead,
+            died_in_all=seen.buried,
+            trend=view.trend,
+            last_at=iso(seen.last_at),
+            **{"suggestion" if ours else "untrusted_advice": line(view.suggestion.text)},
+            latest=seen.sample,
+            untrusted_error=self._wording.optional_line(seen.error or seen.error_class, SHORT),
         )
 
     async def morning(
@@ -331,7 +325,7 @@ class ReadingTools:
         page = await self._rd.morning(timedelta(hours=hours), queue=queue)
         body: dict[str, Any] = {"headline": headline(page), "since": iso(page.since), "ok": page.ok}
         body |= {"done": page.done, "failed": page.failed, "delayed": page.delayed}
-        body |= without_none({"retrying": page.retrying})
+        body |= without_none(retrying=page.retrying)
         shown = page.needs[:ROWS]
         outside = await self._read_advice(need.job_id for need in shown if need.job_id)
         body["needs"] = [self._need(need, ours=need.job_id not in outside) for need in shown]
@@ -343,19 +337,17 @@ class ReadingTools:
     def _need(self, need: Need, *, ours: bool) -> dict[str, Any]:
         line = self._wording.line
         return without_none(
-            {
-                "kind": need.kind,
-                "jobs": need.count,
-                "task": line(need.task),
-                "queue": line(need.queue),
-                "latest": need.job_id,
-                "group": need.fingerprint,
-                "lasting": lasting(need) or None,
-                "untrusted_error": line(need.what, SHORT) or None,
-                "sentence": line(need.sentence, EXCERPT),
-                "advice" if ours else "untrusted_advice": line(need.action),
-                "look": _name_tool(need),
-            }
+            kind=need.kind,
+            jobs=need.count,
+            task=line(need.task),
+            queue=line(need.queue),
+            latest=need.job_id,
+            group=need.fingerprint,
+            lasting=lasting(need) or None,
+            untrusted_error=line(need.what, SHORT) or None,
+            sentence=line(need.sentence, EXCERPT),
+            **{"advice" if ours else "untrusted_advice": line(need.action)},
+            look=_name_tool(need),
         )
 
 

@@ -108,6 +108,6 @@ def as_text(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def without_none(body: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(*bodies: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
     """Leave out unknown values, which a model need not read."""
-    return {name: value for name, value in body.items() if value is not None}
+    return {name: value for body in (*bodies, fields) for name, value in body.items() if value is not None}
