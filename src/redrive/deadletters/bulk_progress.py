@@ -86,7 +86,7 @@ def record_items(
         unjudged=run.unjudged + sum((item.why or "").startswith(UNJUDGED) for _, item in changed),
         position=run.position + took,
         open_in=tuple(open_in),
-        pace=_spent(run, moved, now) if took else run.pace,
+        pace=_spend(run, moved, now) if took else run.pace,
         moved_at=now if moved else run.moved_at,
     )
 
@@ -134,7 +134,7 @@ def _update_canary(canary: Canary | None, changed: Sequence[tuple[int, RunItem]]
     )
 
 
-def _spent(run: RedriveRun, moved: int, now: float) -> Pace | None:
+def _spend(run: RedriveRun, moved: int, now: float) -> Pace | None:
     if run.rate is None:
         return None
     pace = _refill(run, now)

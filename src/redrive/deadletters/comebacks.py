@@ -185,12 +185,12 @@ class Comebacks:
             if job.id != failed.id
             and job.state is State.dead
             and comebacks.fails_alike(job, failed, first)
-            and (move := self._passed_over(job, why, first)) is not None
+            and (move := self._make_passing_over(job, why, first)) is not None
         ]
         for start in range(0, len(moves), PAGE):
             await self._apply(moves[start : start + PAGE])
 
-    def _passed_over(self, job: Job, why: str, first: First) -> Transition | None:
+    def _make_passing_over(self, job: Job, why: str, first: First) -> Transition | None:
         now, own = self._core.clock.now(), job.fingerprint == first.fingerprint
         why = why.format("of its group" if own else f"that calls {name_of_key(first.waits_for or '')}, too,")
         found = comebacks.next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
@@ -213,14 +213,14 @@ class Comebacks:
             return 0
         chosen = Filter(states=(State.dead,), held_for=kept.key, returns_by=FAR, until=kept.value.at + INSTANT)
         page = await store.find(chosen, limit=PAGE, oldest=True)
-        going, held_back = await self._followers([job.id for job in page.jobs], number, sure=kept.value.sure)
+        going, held_back = await self._choose_followers([job.id for job in page.jobs], number, sure=kept.value.sure)
         idle = now - kept.value.at > FORGOTTEN_AFTER or not kept.value.sure
         over = not going and (idle or not (held_back or page.cursor))
         put = ANSWERS.drop(kept.key, kept.version) if over else ANSWERS.put(kept.key, after, kept.version)
         noted = await try_commit(store, puts=[put], what=f"{len(going)} jobs follow that wait for {kept.key}")
         return await self._bring_back(going) if going and noted is not None else 0
 
-    async def _followers(self, ids: Sequence[str], number: int, *, sure: bool) -> tuple[dict[str, Go], bool]:
+    async def _choose_followers(self, ids: Sequence[str], number: int, *, sure: bool) -> tuple[dict[str, Go], bool]:
         """Selects up to `number` jobs that may return now, and says whether any other is held back for a while only.
 
         A job that must wait does not hold back the others.
@@ -257,14 +257,14 @@ class Comebacks:
         handler = self._core.registry.handlers.get(job.task)
         if handler is None or job.state is not State.dead or job.queue in self._paused or self._is_parked(job):
             return LATER
-        why = await self._forbidden(job, handler)
+        why = await self._find_obstacle(job, handler)
         if why is not None:
             return ForPerson(why)
         changes = await self._changes(job, handler) if job.category == "conditional" else ()
         if changes is None:
             return ForPerson("nothing is left that could be changed")
         now = self._core.clock.now()
-        back = self._came_back(job, now, changes).after(job.version)
+        back = self._make_return(job, now, changes).after(job.version)
         ready = preflight(back, handler, self._core.registry, now)
         return ForPerson(f"it would die again: {ready.why}") if isinstance(ready, NotReady) else Go(changes)
 
@@ -272,7 +272,7 @@ class Comebacks:
         breaker = self._breakers.get(job.held_for or "")
         return breaker is not None and verdict(breaker, job.id, self._core.clock.now()) == "park"
 
-    async def _forbidden(self, job: Job, handler: Handler) -> str | None:
+    async def _find_obstacle(self, job: Job, handler: Handler) -> str | None:
         """Explains why only a person may bring the job back; None if an automatic return is allowed."""
         core, now = self._core, self._core.clock.now()
         effects = [] if handler.idempotent else await read_effects(core.store, job.id)
@@ -299,13 +299,13 @@ class Comebacks:
         def arrow(job: Job, now: float) -> Decided:
             if job.comes_back_at is None:
                 raise IllegalMove(f"job {job.short_id} does not come back by itself any more", job_id=job.id)
-            return Decided(self._came_back(job, now, going[job.id].changes), puts)
+            return Decided(self._make_return(job, now, going[job.id].changes), puts)
 
         why = "its time has come" if puts else "what it calls answers again"
         order = Order("redrive", BY_ITSELF, why, arrow, size=SIZE_WITH_DOCUMENTS, recalls=False)
         return await self._acts.together(order, list(going))
 
-    def _came_back(self, job: Job, now: float, changes: tuple[Change, ...]) -> Transition:
+    def _make_return(self, job: Job, now: float, changes: tuple[Change, ...]) -> Transition:
         policy = self._core.registry.policy_for(job)
         most = max(len(comebacks.times_for(policy, job.category)), job.comebacks + 1)
         why = f"It comes back by itself (comeback {job.comebacks + 1} of {most})"

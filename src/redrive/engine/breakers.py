@@ -83,7 +83,7 @@ class Breakers:
 
     async def refresh(self) -> None:
         """Reads the breakers if the last read is old, so that no job of a claim waits for a read when it begins."""
-        await _spared(self._refresh(), None)
+        await _spare(self._refresh(), None)
 
     async def _refresh(self) -> None:
         """Reads stale breakers once for all callers: a whole batch of jobs waits for the same read."""
@@ -107,7 +107,7 @@ class Breakers:
 
     async def gate(self, job: Job, handler: Handler) -> Transition | None:
         """Parks the job if what the job calls is down; else lets the job run, possibly as the probe."""
-        return await _spared(self._gate(job, handler), None)
+        return await _spare(self._gate(job, handler), None)
 
     async def _gate(self, job: Job, handler: Handler) -> Transition | None:
         async with self._counting:
@@ -142,7 +142,7 @@ class Breakers:
             now, (breaker, version) = self._clock.now(), self._known.get(key, (None, 0))
             judged = rules.verdict(breaker, job.id, now) if breaker is not None else "run"
             if breaker is not None and (judged == "park" or breaker.state == "closed"):
-                return Proposal(about, self._parked(job, breaker, now))
+                return Proposal(about, self._make_parking(job, breaker, now))
             if breaker is None or judged == "run":
                 return Proposal(about, None)
             return Proposal(
@@ -154,7 +154,7 @@ class Breakers:
             await self._look()
         return parked
 
-    def _parked(self, job: Job, breaker: Breaker, now: float) -> Transition:
+    def _make_parking(self, job: Job, breaker: Breaker, now: float) -> Transition:
         matter = rules.describe_state(breaker) if breaker.down else "was down until just now"
         return lifecycle.held_back(
             job,
@@ -181,12 +181,12 @@ class Breakers:
         limited = rules.limited_key(downstream, failure) if asked else None
         if limited is not None and asked:
             async with self._counting:
-                return await _spared(self._leave_alone(limited, job, failure, asked, policy), (None, False))
+                return await _spare(self._leave_alone(limited, job, failure, asked, policy), (None, False))
         key = rules.key_of(job, downstream=downstream, failure=failure, fingerprint=fingerprint)
         if key is None:
             return None, False
         async with self._counting:
-            return await _spared(self._count(key, job, failure, cause, policy), (None, False))
+            return await _spare(self._count(key, job, failure, cause, policy), (None, False))
 
     async def _leave_alone(
         self, key: str, job: Job, failure: Failure, asked: float, policy: Policy
@@ -258,11 +258,11 @@ class Breakers:
             if answer is not None and rules.from_elsewhere(breaker.key, answer):
                 await self.no_verdict(job)
             elif rules.shows_recovery(breaker, job):
-                await _spared(self.close(breaker.key), False)
-        if key is not None and not down and key in await _spared(self._waited_for(), frozenset[str]()):
-            await _spared(self._tell_waiting(key), None)
+                await _spare(self.close(breaker.key), False)
+        if key is not None and not down and key in await _spare(self._read_waited_for(), frozenset[str]()):
+            await _spare(self._tell_waiting(key), None)
 
-    async def _waited_for(self) -> frozenset[str]:
+    async def _read_waited_for(self) -> frozenset[str]:
         """Returns the keys that dead letters wait for; reads them if a job ends before the first round of comebacks."""
         if self.watched is None:
             groups = await self._store.returning(self._clock.now())
@@ -291,7 +291,7 @@ class Breakers:
         """Frees the breakers that this job probed: the probe ended without a result, so the next probe may run."""
         for key, (breaker, version) in list(self._known.items()):
             if breaker.probe == job.id:
-                await _spared(self._write(key, rules.reopen(breaker, self._clock.now()), version), False)
+                await _spare(self._write(key, rules.reopen(breaker, self._clock.now()), version), False)
 
     async def close(self, key: str) -> bool:
         """Closes a breaker, and its parked jobs come back; returns False where the breaker is not open."""
@@ -338,7 +338,7 @@ class Breakers:
         counted = await self._store.count(PARKED, by=("held_for",), current=True)
         parked = {str(key): number for (key,), number in counted.items()}
         moved: list[Transition] = []
-        for key in await self._orphaned(parked.keys()):
+        for key in await self._list_orphaned(parked.keys()):
             moved += await self._lift(key, 1000, "its breaker is gone")  # parked while the last job was released
         for key, (breaker, version) in known:
             if breaker.state == "closed":
@@ -347,7 +347,7 @@ class Breakers:
                 moved += await self._probe(key, breaker, version, parked.get(key, 0))
         return moved
 
-    async def _orphaned(self, parked: Set[str]) -> list[str]:
+    async def _list_orphaned(self, parked: Set[str]) -> list[str]:
         """Lists the keys that jobs are parked for and that have no breaker, by a read made after jobs were counted."""
         if parked <= self._known.keys():
             return []
@@ -356,7 +356,7 @@ class Breakers:
 
     async def _probe(self, key: str, breaker: Breaker, version: int, parked: int) -> list[Transition]:
         """Sends the oldest parked job as the probe, once the pause is over and no other probe is under way."""
-        if breaker.probe is not None and await self._vanished(breaker.probe):
+        if breaker.probe is not None and await self._has_vanished(breaker.probe):
             breaker = rules.reopen(breaker, self._clock.now())
             await self._write(key, breaker, version)
         if rules.waits(breaker, self._clock.now()):
@@ -366,7 +366,7 @@ class Breakers:
             await self._write(key, None, version)
         return lifted
 
-    async def _vanished(self, job_id: str) -> bool:
+    async def _has_vanished(self, job_id: str) -> bool:
         """Tells whether the probing job is gone, or neither waits nor runs."""
         found = await self._store.get([job_id])
         return not found or found[0].state not in (State.waiting, State.running)
@@ -388,7 +388,7 @@ class Breakers:
         return await commit_each(self._store, moves)
 
 
-async def _spared(work: Awaitable[T], otherwise: T) -> T:
+async def _spare(work: Awaitable[T], otherwise: T) -> T:
     """Awaits work on a breaker; logs an error of the store and returns `otherwise`, so that no job fails by it."""
     try:
         return await work

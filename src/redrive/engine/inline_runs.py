@@ -123,17 +123,17 @@ class InlineRunner:
         `interrupted` gets the job as it stands when an interruption ends this call with an exception.
         """
         try:
-            return await self._tried(job, beside, interrupted)
+            return await self._run_and_retry(job, beside, interrupted)
         finally:
             self._left.discard(job.id)
 
-    async def _tried(self, job: Job, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
+    async def _run_and_retry(self, job: Job, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
         ran, recovered = InlineRun(job), False
         for tries in range(1, SPOT_TRIES + 1):
             claimed = await self.claim(ran.job)
             if claimed is None:
                 return InlineRun(await self.fresh(job), ran.move, ran.value, recovered)
-            ran = await self._attempted(claimed, tries, beside, interrupted)
+            ran = await self._try_once(claimed, tries, beside, interrupted)
             recovered = recovered or ran.recovered
             ran = msgspec.structs.replace(ran, recovered=recovered)
             if ran.move is None or not retries_inline(ran.move):
@@ -197,7 +197,7 @@ class InlineRunner:
 
     # -- one attempt
 
-    async def _attempted(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
+    async def _try_once(self, job: Job, tries: int, beside: Beside, interrupted: Callable[[Job], None]) -> InlineRun:
         """Runs one attempt and commits its end."""
         state = self.attempts.begin(job)
         state.sitting, state.tries = None if job.id in self._left else self._sitting, tries
@@ -304,11 +304,11 @@ class InlineRunner:
     def _beat(self) -> None:
         if self._heart is None:
             self._heart = Heartbeats(
-                self._store, asyncio.get_running_loop(), self._leased, self._lost, now=self._clock.now
+                self._store, asyncio.get_running_loop(), self._list_leased, self._lost, now=self._clock.now
             )
             self._heart.start()
 
-    def _leased(self) -> list[Job]:
+    def _list_leased(self) -> list[Job]:
         return [*(state.job for state, _ in list(self._running.values())), *list(self._settling.values())]
 
     def _lost(self, lease: Lease) -> None:

@@ -161,7 +161,7 @@ class _Turn:
         if step == "hold" and known is not None:
             return (yield from self._unknown(version, known.note or "its process ended before it said more"))
         if step == "verify" and call.verify is not None:
-            found = yield from self._verified(version, call.verify)
+            found = yield from self._ask_verifier(version, call.verify)
             if found is not ABSENT:
                 return found
         return (yield from self._perform(version))
@@ -207,7 +207,7 @@ class _Turn:
         if not written:
             return AGAIN
         try:
-            value = yield from self._called()
+            value = yield from self._call_function()
         except GeneratorExit:
             raise
         except Exception as error:  # noqa: BLE001 - raised again unless the effect has landed
@@ -215,10 +215,10 @@ class _Turn:
         except BaseException as error:
             yield from self._note("unknown", f"interrupted: {type(error).__name__}")
             raise
-        yield from self._landed(value)
+        yield from self._record_landing(value)
         return value
 
-    def _called(self) -> Steps:
+    def _call_function(self) -> Steps:
         token = _performing.set(_performing.get() | {self._call.key})
         try:
             return (yield Call(self._call.function))
@@ -241,10 +241,10 @@ class _Turn:
             yield from self._note("absent", note, doubtful=True)
             raise error
         log.warning("effect:%s was seen outside, although its call failed: %s", self._call.key, note)
-        yield from self._landed(found, note="verified")
+        yield from self._record_landing(found, note="verified")
         return found
 
-    def _verified(self, version: int, verify: Callable[[], Any]) -> Steps:
+    def _ask_verifier(self, version: int, verify: Callable[[], Any]) -> Steps:
         """Asks the verifier about an open intent. A value means landed, nothing absent, an error unknown."""
         try:
             found = yield Call(verify)
@@ -254,7 +254,7 @@ class _Turn:
             return (yield from self._unknown(version, problem, error))
         if not seen:
             return ABSENT
-        yield from self._landed(found, note="verified")
+        yield from self._record_landing(found, note="verified")
         return found
 
     def _unknown(self, version: int, note: str, error: Exception | None = None) -> Steps:
@@ -263,7 +263,7 @@ class _Turn:
             return AGAIN
         _raise_unknown(self._call, note, error)
 
-    def _landed(self, value: object, note: str | None = None) -> Steps:
+    def _record_landing(self, value: object, note: str | None = None) -> Steps:
         """Records the result. A failure to record is only logged: the effect has landed, so its value is returned."""
         text, problem = encode_result(value)
         result = msgspec.json.decode(text) if text and not problem else None

@@ -98,7 +98,7 @@ class Tracer:
         attributes = _describe_job(jobs[0]) if alone else {"messaging.batch.message_count": len(jobs)}
         return self._tracer.start_span(
             f"send {queue}" if queue else "send",
-            context=self._asked_by(jobs),
+            context=self._find_callers_context(jobs),
             kind=self._trace.SpanKind.PRODUCER,
             attributes=_describe_queue(queue, "send") | attributes,
         )
@@ -116,7 +116,7 @@ class Tracer:
             self._contexts.detach(token)
             call_safely(span.end)
 
-    def _asked_by(self, jobs: Sequence[Job]) -> TraceContext | None:
+    def _find_callers_context(self, jobs: Sequence[Job]) -> TraceContext | None:
         """Returns the context that the caller named in the headers; None, for the current one, if a span is current."""
         if self._trace.get_current_span().get_span_context().is_valid:
             return None
@@ -168,7 +168,7 @@ class Tracer:
             self._failed(span, LOST, "the lease was lost: the result does not count")
             span.add_event("lease_lost")
         elif commit.transitions:
-            self._decided(span, commit.transitions[0])
+            self._add_decision(span, commit.transitions[0])
 
     def lost(self, move: Transition) -> None:
         """Writes the span of a dead worker's attempt, in the process that found it: the worker's own span is lost."""
@@ -176,10 +176,10 @@ class Tracer:
 
     def _lost(self, move: Transition) -> None:
         span = self._begin(move.job, False, move.job.started_at)
-        self._decided(span, move)
+        self._add_decision(span, move)
         span.end(_nanoseconds(move.at))
 
-    def _decided(self, span: trace.Span, move: Transition) -> None:
+    def _add_decision(self, span: trace.Span, move: Transition) -> None:
         attempt = move.attempt
         span.set_attribute("messaging.redrive.move", move.move)
         if attempt is not None:
@@ -278,12 +278,12 @@ def _describe_decision(move: Transition) -> Attributes:
         "group": attempt.fingerprint if attempt else None,
         "because": move.set.get("because"),
         "lane": move.set.get("lane"),
-        "delay_seconds": _delay(move),
+        "delay_seconds": _compute_delay(move),
     }
     return _drop_unknown({f"redrive.{name}": value for name, value in said.items()})
 
 
-def _delay(move: Transition) -> float | None:
+def _compute_delay(move: Transition) -> float | None:
     run_at = move.set.get("run_at")
     return max(0.0, run_at - move.at) if isinstance(run_at, float | int) else None
 

@@ -317,7 +317,7 @@ def address_of(traits: Traits, response: object) -> tuple[str | None, bool]:
         url = traits.get("url") or item(response, "url")
     if url is None:
         return text_of(traits.get("host"), 100), False
-    return _parsed(_shown_url(url))
+    return _parse_address(_shown_url(url))
 
 
 def _shown_url(url: object) -> str:
@@ -329,11 +329,11 @@ def _shown_url(url: object) -> str:
 
 def answered_by_model(answer: object) -> bool:
     """Tells whether an answer to an HTTP request came from an address where models answer."""
-    return _parsed(_shown_url(attribute(answer, "url")))[1]
+    return _parse_address(_shown_url(attribute(answer, "url")))[1]
 
 
 @lru_cache(maxsize=512)
-def _parsed(url: str) -> tuple[str | None, bool]:
+def _parse_address(url: str) -> tuple[str | None, bool]:
     scheme, found, rest = url.partition("://")
     if not found or len(scheme) > 10:
         return None, False

@@ -164,7 +164,7 @@ class Workflow:
         flow = self._flow(idempotency_key)
         known = await self._home.flows.flow(flow.id)
         if known is not None:
-            return self._again(flow, known)
+            return self._find_again(flow, known)
         prepared = [self._job(flow, step, session_id) for step in flow.steps]
         documents = [WORKFLOW.put(flow.id, flow), *(put for _, puts in prepared for put in puts)]
         inserted = await self._enqueuer.insert([job for job, _ in prepared], documents)
@@ -221,7 +221,7 @@ class Workflow:
             await self._take_back(job)
         if known is None:
             raise KeyReused(field="idempotency_key", problem=f"job {flow.id} owns it, and is no workflow's step")
-        return self._again(flow, known)
+        return self._find_again(flow, known)
 
     async def _take_back(self, job: Job) -> None:
         try:
@@ -229,7 +229,7 @@ class Workflow:
         except IllegalMove as error:
             log.warning("%s", error)  # a worker was faster: it does not run what is no step
 
-    def _again(self, flow: Flow, known: Flow) -> WorkflowHandle:
+    def _find_again(self, flow: Flow, known: Flow) -> WorkflowHandle:
         if flow.shape != known.shape:
             raise KeyReused(
                 field="idempotency_key",

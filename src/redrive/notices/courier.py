@@ -117,7 +117,7 @@ def _by_apprise(number: int, setting: str, environ: Mapping[str, str]) -> Channe
         if not url:
             raise ConfigError(f"notify.urls[{number}]: the environment variable {variable} is not set")
     client = apprise.Apprise(asset=_make_asset(apprise.AppriseAsset))
-    with _silenced("apprise"):  # it would log the URL
+    with _silence("apprise"):  # it would log the URL
         known = client.add(url)
     if not known:
         raise ConfigError(f"notify.urls[{number}]: Apprise does not know this kind of URL")
@@ -144,7 +144,7 @@ def _make_asset(make: Callable[..., Any]) -> Any:
 
 
 @contextmanager
-def _silenced(name: str) -> Iterator[None]:
+def _silence(name: str) -> Iterator[None]:
     """Silences a logger while the block runs."""
     logger = logging.getLogger(name)
     was, logger.disabled = logger.disabled, True

@@ -82,7 +82,7 @@ class Mover:
             found.append(one)
         alone = found[0].move if order is not None and len(found) == 1 else None
         others = await companions_of(self._core.store, self._core.clock, alone)
-        return _together(found, others)
+        return _join_moves(found, others)
 
     def order(self, run: RedriveRun) -> Order:
         """Makes the run's order again from the stored verb and words."""
@@ -184,7 +184,7 @@ def _alone(run: RedriveRun, items: Sequence[RunItem], jobs: Mapping[str, Job]) -
     return items[: max(1, steps[0])] if steps else items
 
 
-def _together(found: Sequence[MovedItem], others: tuple[Transition, ...]) -> Moves:
+def _join_moves(found: Sequence[MovedItem], others: tuple[Transition, ...]) -> Moves:
     transitions = tuple(one.move for one in found if one.move is not None)
     puts = tuple(put for one in found for put in one.puts)
     room = MAX_PARTS - SPARE - len(transitions) - len(puts)

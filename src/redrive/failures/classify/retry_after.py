@@ -122,14 +122,14 @@ def _retry_after(headers: Mapping[str, str], now: float, limited: bool) -> float
     return _span(text, now) if text else None
 
 
-def _exhausted(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
+def _read_exhausted(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
     """Reads `x-ratelimit-reset` and similar headers of limits of which nothing remains."""
     waits = [
         _reset(headers[reset], now)
         for reset, remaining in _limits(headers)
         if not reset.startswith("anthropic-") and headers.get(remaining, "").strip() == "0"
     ]
-    return _longest(waits)
+    return _take_longest(waits)
 
 
 def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
@@ -141,7 +141,7 @@ def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float |
         for reset, remaining in _limits(headers)
         if reset.startswith("anthropic-")
     ]
-    spent = _longest(wait for wait, remaining in found if remaining == "0")
+    spent = _take_longest(wait for wait, remaining in found if remaining == "0")
     known = [wait for wait, _ in found if wait is not None]
     return spent if spent is not None else min(known, default=None)
 
@@ -155,14 +155,14 @@ def _limits(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     ]
 
 
-def _longest(waits: Iterable[float | None]) -> float | None:
+def _take_longest(waits: Iterable[float | None]) -> float | None:
     return max((wait for wait in waits if wait is not None), default=None)
 
 
 _PLACES: Final[tuple[Callable[[Mapping[str, str], float, bool], float | None], ...]] = (
     _retry_after_ms,
     _retry_after,
-    _exhausted,
+    _read_exhausted,
     _anthropic,
 )
 
