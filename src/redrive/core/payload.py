@@ -289,8 +289,8 @@ class Signature:
 
     def default(self, name: str | None) -> object:
         """Return the default of a parameter; None if the parameter has none."""
-        found = (parameter.default for parameter in self._parameters if parameter.name == name)
-        default = next(found, None)
+        defaults = (parameter.default for parameter in self._parameters if parameter.name == name)
+        default = next(defaults, None)
         return None if default is inspect.Parameter.empty else default
 
     @property
@@ -313,12 +313,12 @@ class Signature:
     @cached_property
     def _written_defaults(self) -> dict[str, Json]:
         """The defaults that can be written in a payload."""
-        found: dict[str, Json] = {}
+        written: dict[str, Json] = {}
         for name, default in self.defaults.items():
             text, problem = encode_result(default)
             if not problem and not lost_numbers(text, default):
-                found[name] = msgspec.json.decode(text or "null")
-        return found
+                written[name] = msgspec.json.decode(text or "null")
+        return written
 
     def takes(self, name: str) -> bool:
         """Return whether a payload may have a parameter of this name."""
@@ -360,8 +360,8 @@ class Signature:
         """Decode a stored payload to keyword arguments of the right types. Raises InvalidPayload on a mismatch."""
         try:
             if self._decoder is None or self._shape is None:
-                found: dict[str, Any] = put_back_blobs(msgspec.json.decode(text), blobs or {})
-                return found
+                decoded: dict[str, Any] = put_back_blobs(msgspec.json.decode(text), blobs or {})
+                return decoded
             if blobs:
                 whole = put_back_blobs(msgspec.json.decode(text), blobs)
                 values = msgspec.convert(whole, self._shape, dec_hook=_decode_hook)
@@ -375,10 +375,10 @@ class Signature:
         """Return whether decoding by a parameter's annotation restores the given value."""
         kind = _supported(self._hinted.get(name, Any))
         try:
-            found = msgspec.json.decode(_encode(value), type=kind, dec_hook=_decode_hook)
+            decoded = msgspec.json.decode(_encode(value), type=kind, dec_hook=_decode_hook)
         except (msgspec.MsgspecError, ValueError, TypeError, NotImplementedError, _HasBlob):
             return False
-        return bool(found == value) or not isinstance(found, dict | list)
+        return bool(decoded == value) or not isinstance(decoded, dict | list)
 
     def result(self, text: str | None) -> Any:
         """Decode a stored result to the task's annotated return type."""

@@ -150,11 +150,11 @@ def _in_seconds(value: Any) -> Any:
 
 def merge(*layers: Policy | None) -> Policy:
     """Merge policies field by field; the first layer that sets a field wins."""
-    said: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for layer in reversed(layers):
         if layer is not None:
-            said |= {name: value for name in Policy.__struct_fields__ if (value := getattr(layer, name)) is not None}
-    return Policy(**said)  # type: ignore[arg-type]
+            fields |= {name: value for name in Policy.__struct_fields__ if (value := getattr(layer, name)) is not None}
+    return Policy(**fields)  # type: ignore[arg-type]
 
 
 def effective(

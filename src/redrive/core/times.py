@@ -103,11 +103,11 @@ def read_time(field: str, text: str, *, zone: tzinfo | None = None) -> datetime:
 
 def _time(field: str, text: str, zone: tzinfo | None, otherwise: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidOption(field=field, problem=f"{text[:SHOWN]!r} is {otherwise}") from None
-    if found.tzinfo is not None:
-        return found
+    if time.tzinfo is not None:
+        return time
     if zone is None:
         raise InvalidOption(field=field, problem=f"{text[:SHOWN]!r} is naive: it has no time zone, as {TIME} has")
-    return found.replace(tzinfo=zone)
+    return time.replace(tzinfo=zone)

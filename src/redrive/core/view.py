@@ -67,8 +67,8 @@ class Shown:
 
     def public(self) -> dict[str, Any]:
         """Return the struct as answers show it (JSON)."""
-        found: dict[str, Any] = view(self, secrets=True)
-        return found
+        body: dict[str, Any] = view(self, secrets=True)
+        return body
 
 
 class Field(NamedTuple):
@@ -86,16 +86,16 @@ def fields_of(kind: Any) -> dict[str, Field]:
     hints = get_type_hints(kind, include_extras=True)
     hidden, flat = getattr(kind, "HIDDEN", ()), getattr(kind, "FLAT", ())
     renamed: Mapping[str, str] = getattr(kind, "RENAMED", {})
-    found: dict[str, Field] = {}
+    fields: dict[str, Field] = {}
     for name in kind._fields if issubclass(kind, tuple) else kind.__struct_fields__:
         if name in flat:
             inner = _inner(hints[name]).items()
-            found |= {one: Field(f"{name}.{field.path}", field.type, field.default) for one, field in inner}
+            fields |= {one: Field(f"{name}.{field.path}", field.type, field.default) for one, field in inner}
         elif name not in hidden:
-            found[renamed.get(name, name)] = Field(name, hints[name], _default(kind, name))
+            fields[renamed.get(name, name)] = Field(name, hints[name], _default(kind, name))
     for path in getattr(kind, "SHOWN", ()):
-        found[renamed.get(path, path.rpartition(".")[2])] = Field(path, _type_at(kind, path))
-    return found
+        fields[renamed.get(path, path.rpartition(".")[2])] = Field(path, _type_at(kind, path))
+    return fields
 
 
 def _inner(hint: Any) -> dict[str, Field]:
@@ -117,8 +117,8 @@ def _default(kind: Any, name: str) -> Any:
 def _type_at(kind: Any, path: str) -> Any:
     """Return the type of a field or property, also of one inside another field's value."""
     name, _, rest = path.partition(".")
-    found = getattr(kind, name)
-    getter = found.fget if isinstance(found, property) else None
+    member = getattr(kind, name)
+    getter = member.fget if isinstance(member, property) else None
     hints = get_type_hints(getter or kind, include_extras=True)
     hint = hints["return" if getter else name]
     return _type_at(hint, rest) if rest else hint

@@ -53,11 +53,11 @@ class Flow(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def dependents(self) -> dict[str, tuple[FlowStep, ...]]:
         """The steps that wait for a step directly."""
-        found: dict[str, list[FlowStep]] = {step.name: [] for step in self.steps}
+        waiting: dict[str, list[FlowStep]] = {step.name: [] for step in self.steps}
         for step in self.steps:
             for name in step.after:
-                found[name].append(step)
-        return {name: tuple(steps) for name, steps in found.items()}
+                waiting[name].append(step)
+        return {name: tuple(steps) for name, steps in waiting.items()}
 
     @cached_property
     def in_order(self) -> tuple[FlowStep, ...]:
@@ -81,8 +81,8 @@ class Flow(msgspec.Struct, frozen=True, dict=True):
     def behind(self, step: FlowStep) -> tuple[FlowStep, ...]:
         """Everything downstream of a step, however far."""
         names = _closure(
-            [found.name for found in self.dependents[step.name]],
-            lambda name: [found.name for found in self.dependents[name]],
+            [later.name for later in self.dependents[step.name]],
+            lambda name: [later.name for later in self.dependents[name]],
         )
         return tuple(self.by_name[name] for name in names)
 
@@ -92,14 +92,14 @@ class Flow(msgspec.Struct, frozen=True, dict=True):
 
 
 def _closure(first: Iterable[str], more: Any) -> list[str]:
-    found: dict[str, None] = dict.fromkeys(first)
-    waiting = list(found)
+    names: dict[str, None] = dict.fromkeys(first)
+    waiting = list(names)
     while waiting:
         for name in more(waiting.pop()):
-            if name not in found:
-                found[name] = None
+            if name not in names:
+                names[name] = None
                 waiting.append(name)
-    return list(found)
+    return list(names)
 
 
 def workflow_id(name: str, key: str) -> str:
@@ -342,10 +342,10 @@ class WorkflowStatus(msgspec.Struct, frozen=True):
 
 def status_of(flow: Flow, jobs: Mapping[str, Job]) -> WorkflowStatus:
     """From the jobs as they are, by id; a job that is not there was forgotten."""
-    found: dict[str, StepStatus] = {}
+    statuses: dict[str, StepStatus] = {}
     for step in flow.in_order:
-        found[step.name] = _step_status(flow, step, jobs.get(step.job_id), found)
-    steps = tuple(found[step.name] for step in flow.steps)
+        statuses[step.name] = _step_status(flow, step, jobs.get(step.job_id), statuses)
+    steps = tuple(statuses[step.name] for step in flow.steps)
     own = [jobs[step.job_id] for step in flow.steps if step.job_id in jobs]
     session = next((job.session_id for job in own if job.session_id is not None), None)
     return WorkflowStatus(flow.id, flow.name, _state([step.state for step in steps]), steps, flow.created_at, session)

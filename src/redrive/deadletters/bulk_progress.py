@@ -186,12 +186,12 @@ def _apply_verdict(run: RedriveRun, now: float) -> RedriveRun:
     if canary is None or canary.verdict is not None or (verdict := judge_canary(canary, run.left)) is None:
         return run
     canary = msgspec.structs.replace(canary, verdict=verdict, judged_at=now)
-    said = RunLine(now, f"canary {verdict}", REDRIVE, f"{canary.score}, {canary.pass_rate:.0%} had to")
+    line = RunLine(now, f"canary {verdict}", REDRIVE, f"{canary.score}, {canary.pass_rate:.0%} had to")
     if run.state != "canary" or not run.left:
-        return _add_to_story(run, said, canary=canary)
+        return _add_to_story(run, line, canary=canary)
     if verdict == "passed":
-        return _add_to_story(run, said, canary=canary, state="moving")
-    return _add_to_story(run, said, canary=canary, state="paused", paused_in="canary", reason=canary.text)
+        return _add_to_story(run, line, canary=canary, state="moving")
+    return _add_to_story(run, line, canary=canary, state="paused", paused_in="canary", reason=canary.text)
 
 
 def _has_waited(run: RedriveRun, now: float) -> bool:

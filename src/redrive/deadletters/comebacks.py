@@ -133,14 +133,14 @@ class Comebacks:
         """Brings back the oldest dead letter that may go. Its document is in the same commit: at most one per group."""
         async for job in self._due(fingerprint, waits_for):
             asked = waits_for is not None and waits_for in self._asked and job.category == "transient"
-            found = LATER if asked else await self._verdict(job)
-            if isinstance(found, ForPerson):
-                await self._leave_to_a_person(job, found.why)
-            elif isinstance(found, Go):
+            judged = LATER if asked else await self._verdict(job)
+            if isinstance(judged, ForPerson):
+                await self._leave_to_a_person(job, judged.why)
+            elif isinstance(judged, Go):
                 first = First(job.id, self._core.clock.now(), fingerprint, waits_for, job.category)
                 self._asked.add(comebacks.asks_for(first, first.at))
                 return await self._bring_back(
-                    {job.id: found}, (FIRST.put(comebacks.group_key(fingerprint, waits_for), first, 0),)
+                    {job.id: judged}, (FIRST.put(comebacks.group_key(fingerprint, waits_for), first, 0),)
                 )
         return 0
 
@@ -148,18 +148,18 @@ class Comebacks:
         """Brings back the dead letters that are due and have no group."""
         going = {}
         async for job in self._due(None, None):
-            found = await self._verdict(job) if job.fingerprint is None else LATER
-            if isinstance(found, ForPerson):
-                await self._leave_to_a_person(job, found.why)
-            elif isinstance(found, Go):
-                going[job.id] = found
+            judged = await self._verdict(job) if job.fingerprint is None else LATER
+            if isinstance(judged, ForPerson):
+                await self._leave_to_a_person(job, judged.why)
+            elif isinstance(judged, Go):
+                going[job.id] = judged
         return await self._bring_back(going) if going else 0
 
     async def _under_way(self, kept: Kept[First]) -> bool:
         """Whether the first job of a group is still trying. If that job has ended, applies its result to the others."""
         first = kept.value
-        found = await self._core.store.get([first.job_id])
-        job = found[0] if found else None
+        jobs = await self._core.store.get([first.job_id])
+        job = jobs[0] if jobs else None
         if job is not None and (job.state in (State.waiting, State.running) or job.because == "circuit_open"):
             return True
         puts = [FIRST.drop(kept.key, kept.version)]
@@ -193,14 +193,14 @@ class Comebacks:
     def _make_passing_over(self, job: Job, why: str, first: First) -> Transition | None:
         now, own = self._core.clock.now(), job.fingerprint == first.fingerprint
         why = why.format("of its group" if own else f"that calls {name_of_key(first.waits_for or '')}, too,")
-        found = comebacks.next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
-        if found is None and not own:
+        following = comebacks.next_time(job, self._core.registry.policy_for(job), now, self._core.clock.chance())
+        if following is None and not own:
             return None
-        if found is None:
+        if following is None:
             return lifecycle.rerouted(
                 job, now, lane="manual", who=BY_ITSELF, why=f"{why}; no time is left in its table"
             )
-        place, at = found
+        place, at = following
         return lifecycle.passed_over(job, now, comebacks=place, comes_back_at=at, who=BY_ITSELF, why=why)
 
     # -- followers
@@ -232,12 +232,12 @@ class Comebacks:
                 policy, now = self._core.registry.policy_for(job), self._core.clock.now()
                 if len(going) == number or not comebacks.may_follow(job, policy, now, sure=sure):
                     continue
-                found = await self._verdict(job)
-                held_back |= found == LATER
-                if isinstance(found, ForPerson):
-                    await self._leave_to_a_person(job, found.why)
-                elif isinstance(found, Go):
-                    going[job.id] = found
+                judged = await self._verdict(job)
+                held_back |= judged == LATER
+                if isinstance(judged, ForPerson):
+                    await self._leave_to_a_person(job, judged.why)
+                elif isinstance(judged, Go):
+                    going[job.id] = judged
             if len(going) == number:
                 break
         return going, held_back
@@ -248,8 +248,8 @@ class Comebacks:
         """Yields the dead letters of a group that are due within that time, with histories, the oldest first."""
         by = self._core.clock.now() + within
         chosen = Filter(states=(State.dead,), fingerprint=fingerprint, held_for=waits_for, returns_by=by)
-        async for found in read_pages(self._core.store, chosen, PAGE, oldest=True):
-            for job in await self._core.store.get([job.id for job in found]):
+        async for page in read_pages(self._core.store, chosen, PAGE, oldest=True):
+            for job in await self._core.store.get([job.id for job in page]):
                 yield job
 
     async def _verdict(self, job: Job) -> Verdict:
@@ -349,8 +349,8 @@ def next_changes(
         return None
     case = Case(job, last.failure, last.cause, policy, now, abilities=abilities)
     for lesson in best_known(lessons):
-        if (found := _as_learned(case, lesson)) is not None:
-            return found
+        if (learned := _as_learned(case, lesson)) is not None:
+            return learned
     rung = another_rung(case, max(1, case.seen(last.cause.detail)))
     return tuple(rung) if rung is not None else None
 
@@ -359,8 +359,8 @@ def _as_learned(case: Case, lesson: Lesson) -> tuple[Change, ...] | None:
     """Makes the changes of a strategy for this job; None if one of the changes cannot be made."""
     wanted = [name for name in lesson.strategy.split("+") if name in _CHANGES]
     plan = WAYS.get(case.cause.detail, OTHERWISE).plan(case, 1) if wanted else []
-    found = {change_name(change): change for change in plan}
-    return tuple(found[name] for name in wanted) if set(wanted) <= found.keys() else None
+    changes = {change_name(change): change for change in plan}
+    return tuple(changes[name] for name in wanted) if set(wanted) <= changes.keys() else None
 
 
 def hands_off(job: Job, effects: Iterable[EffectRecord]) -> str | None:

@@ -108,10 +108,10 @@ def judge(
     seen = _note_deaths(group, known, now)
     if group.buried <= known.seen_buried:
         return known, None
-    found = _breach(group, known, recent, version)
-    if found is None:
+    breach = _breach(group, known, recent, version)
+    if breach is None:
         return seen, None
-    kind, because = found
+    kind, because = breach
     alert = Alert(kind, group.fingerprint, now, group.queue, group.task, group.buried, because, group.error_class)
     return _change_status(seen, "unresolved", GroupLine(now, kind, REDRIVE, because), alerted_at=now), alert
 
@@ -144,8 +144,8 @@ def _older(version: str, than: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d{1,18}(?:\.\d{1,18})*)", version.strip())
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
+    match = re.match(r"v?(\d{1,18}(?:\.\d{1,18})*)", version.strip())
+    return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 def _over(group: Group, state: GroupState, recent: int) -> str | None:
@@ -209,12 +209,12 @@ def ignore(
 
 
 def _limits(until: float | None, rate: float | None, count: int | None) -> str:
-    said = [
+    limits = [
         f"until {iso(until)}" if until is not None else "",
         f"up to {rate:g} an hour" if rate is not None else "",
         f"for {count} more" if count is not None else "",
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, limits))
 
 
 def reopen(group: Group, state: GroupState | None, now: float, *, who: str, why: str | None) -> GroupState:
@@ -280,10 +280,10 @@ class Suggestion(Shown, msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def lessons_by_group(lessons: Sequence[Lesson]) -> dict[str, list[Lesson]]:
-    found: dict[str, list[Lesson]] = {}
+    by_group: dict[str, list[Lesson]] = {}
     for lesson in lessons:
-        found.setdefault(lesson.fingerprint, []).append(lesson)
-    return found
+        by_group.setdefault(lesson.fingerprint, []).append(lesson)
+    return by_group
 
 
 UNCHANGED: Final = frozenset({
@@ -332,8 +332,8 @@ def rank_strategies(lessons: Sequence[Lesson]) -> list[Tried]:
         text = f"{'Redriven' if lesson.strategy in BROUGHT_BACK else 'Retried'} {in_words(lesson.strategy)}"
         worked, failed = sums.get(text, (0, 0))
         sums[text] = (worked + lesson.worked, failed + lesson.failed)
-    found = [Tried(text, worked, failed) for text, (worked, failed) in sums.items()]
-    return sorted(found, key=lambda one: (-one.worked, one.failed))
+    ranked = [Tried(text, worked, failed) for text, (worked, failed) in sums.items()]
+    return sorted(ranked, key=lambda one: (-one.worked, one.failed))
 
 
 _BY_HEALING: Final[dict[str, tuple[Action, str]]] = {
@@ -388,8 +388,8 @@ def other_agent(group: Group, fleet: AgentFleet) -> str | None:
     """Finds another agent for the group's task, if the failure depends on the agent."""
     if not group.agent or group.detail not in ANOTHERS:
         return None
-    found = fleet.alternate(group.agent, group.task)
-    return found if found in fleet.agents else None
+    agent = fleet.alternate(group.agent, group.task)
+    return agent if agent in fleet.agents else None
 
 
 # ---- views

@@ -56,8 +56,8 @@ async def read_states(store: Store, fingerprints: Sequence[str]) -> dict[str, Kn
 
 async def read_latest_dead_letters(store: Store, fingerprints: Sequence[str]) -> dict[str, Job]:
     """Reads the latest dead letter of each group, whose recommendation becomes the group's advice."""
-    found = await store.first([Filter(states=(State.dead,), fingerprint=name) for name in fingerprints])
-    return {name: job for name, job in zip(fingerprints, found, strict=True) if job is not None}
+    letters = await store.first([Filter(states=(State.dead,), fingerprint=name) for name in fingerprints])
+    return {name: job for name, job in zip(fingerprints, letters, strict=True) if job is not None}
 
 
 async def silence(store: Store, fingerprint: str) -> None:
@@ -101,11 +101,11 @@ class GroupWatch:
             self._store, self._latest, self._swept = store, 0.0, float("-inf")
             self._judged.clear()
         sweep = steady - self._swept >= SWEEP_SECONDS
-        found = await store.groups(0.0 if sweep else self._latest - LATE)
+        groups = await store.groups(0.0 if sweep else self._latest - LATE)
         if sweep:
             self._swept = steady
-        self._latest = min(now, max([self._latest, *(group.last_at for group in found)]))
-        return [group for group in found if self._judged.get(group.fingerprint) != group.buried]
+        self._latest = min(now, max([self._latest, *(group.last_at for group in groups)]))
+        return [group for group in groups if self._judged.get(group.fingerprint) != group.buried]
 
     # -- judging
 
@@ -143,8 +143,8 @@ class GroupWatch:
 
     async def _version(self, group: Group) -> str | None:
         """Returns the code version that ran the group's latest dead letter, if known."""
-        found = await self._core.store.get([group.sample])
-        return found[0].history[-1].version if found and found[0].history else None
+        jobs = await self._core.store.get([group.sample])
+        return jobs[0].history[-1].version if jobs and jobs[0].history else None
 
     async def _compose_alert(self, verdict: Verdict, now: float) -> list[Notice]:
         """Composes the alert on a group, as a list of one notice; usually empty."""

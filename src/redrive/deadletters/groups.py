@@ -62,8 +62,8 @@ class Groups:
         _check_filters(status, limit, filters, new)
         await self._look_if_possible()
         groups = await self._core.store.groups() if new is None else [one.group for one in (await self.new()).of(new)]
-        found = [group for group in groups if _fits(group, filters)]
-        return await self.rank(found, await count_dead(self._core.store, found), status=status, limit=limit)
+        fitting = [group for group in groups if _fits(group, filters)]
+        return await self.rank(fitting, await count_dead(self._core.store, fitting), status=status, limit=limit)
 
     async def new(self) -> Newcomers:
         """Finds groups that appeared since the last deploy, or in the last hour, and still have dead letters.
@@ -111,8 +111,8 @@ class Groups:
 
     async def as_judged(self, fingerprint: str) -> GroupView | None:
         """Returns one group as it was last judged, without writing."""
-        found = await self._core.store.groups(fingerprints=[fingerprint])
-        return await self._view(found[0]) if found else None
+        groups = await self._core.store.groups(fingerprints=[fingerprint])
+        return await self._view(groups[0]) if groups else None
 
     async def first(self) -> GroupView | None:
         """Returns the unresolved group with the most dead letters in the manual lane."""
@@ -136,10 +136,10 @@ class Groups:
 
     async def find(self, fingerprint: str, *, field: str = "fingerprint") -> Group:
         """Finds the record of one group by its fingerprint or a unique prefix. A refusal names `field`."""
-        found = await self.beginning(fingerprint, field=field)
-        if found is None:
+        group = await self.beginning(fingerprint, field=field)
+        if group is None:
             raise InvalidInput(field=field, problem=f"there is no group {fingerprint!r}")
-        return found
+        return group
 
     async def beginning(self, fingerprint: str, *, field: str = "fingerprint") -> Group | None:
         """Finds a group by a fingerprint prefix; None if no group matches. Refuses a prefix that several match."""

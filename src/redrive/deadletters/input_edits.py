@@ -73,9 +73,9 @@ def _between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 def restore_masked(edited: Json, original: Json, field: str = "payload") -> Json:
     """Puts the original's secrets back into the edited input. Refuses a mask that stands for no secret."""
-    found = _restore(edited, original, redact(original), field)
-    _stay_hidden(edited, redact(found), field)
-    return found
+    restored = _restore(edited, original, redact(original), field)
+    _stay_hidden(edited, redact(restored), field)
+    return restored
 
 
 def _stay_hidden(edited: Json, shown: Json, field: str) -> None:
@@ -121,15 +121,15 @@ def _entries(edited: Sequence[Json], original: Json, shown: Json, at: str) -> li
     if not isinstance(original, list) or not isinstance(shown, list):
         return [_restore(item, None, _NOTHING, f"{at}[{index}]") for index, item in enumerate(edited)]
     pairing = _Pairing(_Shown(original, shown), edited)
-    found = []
+    entries = []
     for index, item in enumerate(edited):
         place = pairing.place(index)
         if place is None:
             problem = f"it is not clear which secret {MASK} stands for here, as {pairing.reason}; write it out"
             raise InvalidInput(field=f"{at}[{index}]", problem=problem)
         value, seen = (original[place], shown[place]) if place < len(shown) else (None, _NOTHING)
-        found.append(_restore(item, value, seen, f"{at}[{index}]"))
-    return found
+        entries.append(_restore(item, value, seen, f"{at}[{index}]"))
+    return entries
 
 
 class _Shown:
@@ -180,8 +180,8 @@ class _Pairing:
     def __init__(self, shown: _Shown, edited: Sequence[Json]) -> None:
         self._shown = shown
         self._texts = [_text(item) for item in edited]
-        found = [shown.place(index, text) for index, text in enumerate(self._texts)]
-        self._same = {index: place for index, place in enumerate(found) if place is not None}
+        places = [shown.place(index, text) for index, text in enumerate(self._texts)]
+        self._same = {index: place for index, place in enumerate(places) if place is not None}
         changed = [index for index in range(len(edited)) if index not in self._same]
         free = set(range(len(shown.texts))) - set(self._same.values())
         self._moved = len(edited) != len(shown.texts) or any(index != place for index, place in self._same.items())
@@ -332,10 +332,10 @@ class PatchPreview(Shown, msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Summary in one line."""
         judged = self.number if self.looked_at is None else self.looked_at
-        said = f"{self.changing:,} of {'' if self.looked_at is None else 'the first '}{judged:,} would change"
+        summary = f"{self.changing:,} of {'' if self.looked_at is None else 'the first '}{judged:,} would change"
         rest = judged - self.changing
-        said = f"{said}; {rest:,} would not" if rest else said
-        return said if self.looked_at is None else f"{said} (first {judged:,} of {self.number:,} shown)"
+        summary = f"{summary}; {rest:,} would not" if rest else summary
+        return summary if self.looked_at is None else f"{summary} (first {judged:,} of {self.number:,} shown)"
 
 
 _PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`")
@@ -348,9 +348,9 @@ def field_error(problem: str) -> FieldError:
     place = _PLACE.search(problem)
     parent = place[1].rstrip(".") if place else ""
     plain = _PLACE.sub("", problem)
-    for pattern, said in ((_MISSING, "is required"), (_UNKNOWN, "is not a parameter of the task")):
+    for pattern, words in ((_MISSING, "is required"), (_UNKNOWN, "is not a parameter of the task")):
         if named := pattern.search(problem):
-            return FieldError(f"{parent}.{named[1]}" if parent else named[1], said)
+            return FieldError(f"{parent}.{named[1]}" if parent else named[1], words)
     return FieldError(parent or "payload", plain)
 
 
@@ -360,11 +360,11 @@ LEAST_QUOTE: Final = 24
 
 def outside_texts(job: Job) -> list[str]:
     """Collects the outside texts of a failure: server answers, model output, error messages."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for attempt in job.history:
         for failure in _chain(attempt.failure):
-            found.update(dict.fromkeys(text for text in (failure.message, failure.body) if text))
-    return list(found)
+            texts.update(dict.fromkeys(text for text in (failure.message, failure.body) if text))
+    return list(texts)
 
 
 def _chain(failure: Failure | None) -> Iterator[Failure]:

@@ -78,8 +78,8 @@ class LoopRelief:
 
     async def _announce(self, blocked: BlockedLoop) -> None:
         """Announces in the store what blocks the worker, so that every other process can read the cause."""
-        said, at = self._announced
-        if said == blocked and time.monotonic() - at < ANNOUNCE_SECONDS:
+        known, at = self._announced
+        if known == blocked and time.monotonic() - at < ANNOUNCE_SECONDS:
             return
         self._announced = blocked, time.monotonic()
         await try_commit(self._store, puts=[self._worker.announcement(blocked)], what="a blocked worker was announced")

@@ -283,9 +283,9 @@ class Breakers:
     async def send(self, job: Job) -> None:
         """Makes a parked job that a person runs by hand the probe of its open breaker, before the pause is over."""
         await self._look()
-        found = self._known.get(job.held_for or "")
-        if found is not None and found[0].state == "open":
-            await self._write(found[0].key, rules.begin_probe(found[0], job.id, self._clock.now()), found[1])
+        known = self._known.get(job.held_for or "")
+        if known is not None and known[0].state == "open":
+            await self._write(known[0].key, rules.begin_probe(known[0], job.id, self._clock.now()), known[1])
 
     async def no_verdict(self, job: Job) -> None:
         """Frees the breakers that this job probed: the probe ended without a result, so the next probe may run."""
@@ -368,8 +368,8 @@ class Breakers:
 
     async def _has_vanished(self, job_id: str) -> bool:
         """Tells whether the probing job is gone, or neither waits nor runs."""
-        found = await self._store.get([job_id])
-        return not found or found[0].state not in (State.waiting, State.running)
+        jobs = await self._store.get([job_id])
+        return not jobs or jobs[0].state not in (State.waiting, State.running)
 
     async def _release(self, key: str, breaker: Breaker, version: int, parked: int) -> list[Transition]:
         """Releases some parked jobs of a closed breaker; drops one without any, unless it changed since the count."""

@@ -28,7 +28,7 @@ async def read_last_deploy(store: Store) -> Deploy | None:
     """Finds the last deploy. A worker that only delivers HTTP requests, beside a dashboard, is not the application."""
     kept = await DEPLOYS.get(store, RECENT)
     workers = [one.value for one in await WORKER.all(store)]
-    starts = [said.since for said in workers if said.since is not None and said.tasks - DELIVERIES]
+    starts = [worker.since for worker in workers if worker.since is not None and worker.tasks - DELIVERIES]
     return last_deploy(kept.value if kept is not None else (), starts or await _read_last_arrival(store))
 
 

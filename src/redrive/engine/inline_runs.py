@@ -271,8 +271,8 @@ class InlineRunner:
     # -- the store
 
     async def fresh(self, job: Job) -> Job:
-        found = await self._store.get([job.id])
-        return found[0] if found else job
+        jobs = await self._store.get([job.id])
+        return jobs[0] if jobs else job
 
     async def committed(self, end: Commit) -> Job:
         """Commits the end of a job, insistently; returns the job after it, or as another process has changed it."""

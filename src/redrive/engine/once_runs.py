@@ -129,9 +129,9 @@ def once(store: Store, clock: Clock, call: OnceCall) -> Steps:
         yield from _wait_for_call(other, call)
     try:
         turn = _Turn(store, clock, call, process)
-        while (found := (yield from turn.steps())) is AGAIN:
+        while (value := (yield from turn.steps())) is AGAIN:
             continue
-        return found
+        return value
     finally:
         _end(process, call.key)
 
@@ -161,9 +161,9 @@ class _Turn:
         if step == "hold" and known is not None:
             return (yield from self._unknown(version, known.note or "its process ended before it said more"))
         if step == "verify" and call.verify is not None:
-            found = yield from self._ask_verifier(version, call.verify)
-            if found is not ABSENT:
-                return found
+            value = yield from self._ask_verifier(version, call.verify)
+            if value is not ABSENT:
+                return value
         return (yield from self._perform(version))
 
     async def _holder(self, known: EffectRecord | None) -> Holder:
@@ -232,8 +232,8 @@ class _Turn:
             yield from self._note(status, note)
             raise error
         try:
-            found = yield Call(self._call.verify)
-            seen = is_seen(found)
+            answer = yield Call(self._call.verify)
+            seen = is_seen(answer)
         except Exception as blind:  # noqa: BLE001 - recorded as unknown
             yield from self._note("unknown", f"{note}; its verifier failed: {capture(blind).summary}"[:500])
             raise error from None
@@ -241,21 +241,21 @@ class _Turn:
             yield from self._note("absent", note, doubtful=True)
             raise error
         log.warning("effect:%s was seen outside, although its call failed: %s", self._call.key, note)
-        yield from self._record_landing(found, note="verified")
-        return found
+        yield from self._record_landing(answer, note="verified")
+        return answer
 
     def _ask_verifier(self, version: int, verify: Callable[[], Any]) -> Steps:
         """Asks the verifier about an open intent. A value means landed, nothing absent, an error unknown."""
         try:
-            found = yield Call(verify)
-            seen = is_seen(found)
+            answer = yield Call(verify)
+            seen = is_seen(answer)
         except Exception as error:  # noqa: BLE001 - recorded as unknown
             problem = f"its verifier failed: {capture(error).summary}"[:500]
             return (yield from self._unknown(version, problem, error))
         if not seen:
             return ABSENT
-        yield from self._record_landing(found, note="verified")
-        return found
+        yield from self._record_landing(answer, note="verified")
+        return answer
 
     def _unknown(self, version: int, note: str, error: Exception | None = None) -> Steps:
         """Records the outcome as unknown, for a person to resolve, unless the record has changed meanwhile."""
@@ -310,9 +310,9 @@ def _make_in_progress(known: EffectRecord, holder: Holder) -> OnceInProgress:
     """Makes the error for an effect that another process has begun; on another host it may be gone."""
     if holder == "alive":
         return OnceInProgress(f"effect:{known.key} is being performed by process {known.process}", key=known.key)
-    said = f"effect:{known.key} was begun by process {known.process}, which cannot be seen from here"
+    problem = f"effect:{known.key} was begun by process {known.process}, which cannot be seen from here"
     return OnceInProgress(
-        f"{said}; if that process is gone, `redrive resolve {_quote_effect(known.key)}`", key=known.key
+        f"{problem}; if that process is gone, `redrive resolve {_quote_effect(known.key)}`", key=known.key
     )
 
 

@@ -108,6 +108,6 @@ async def find_missing(probes: Sequence[Probe], clock: Clock) -> tuple[list[Prob
 
 def make_resource_down(missing: Sequence[Probe], clock: Clock) -> ResourceDown:
     """Makes the error of a task that was not called."""
-    said = ", ".join(f"{probe.name} ({probe.problem})" for probe in missing)
+    names = ", ".join(f"{probe.name} ({probe.problem})" for probe in missing)
     wait = max(max(probe.cooling(clock), 1.0) for probe in missing)
-    return ResourceDown(f"not called: {said} is not there", wait)
+    return ResourceDown(f"not called: {names} is not there", wait)

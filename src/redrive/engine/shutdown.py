@@ -83,11 +83,11 @@ class ShutdownWatch:
                 asyncio.run(asyncio.wait_for(worker.abandon(), FAREWELL_SECONDS))
             except Exception as error:  # noqa: BLE001 - the process ends; its lock file tells the others
                 log.warning("worker %s could not give back its jobs: %r", worker.id, error)
-        said = ended_by_a_job()
-        log.critical("told to end%s, and the event loop is blocked: the process ends without it", _by(said))
+        order = ended_by_a_job()
+        log.critical("told to end%s, and the event loop is blocked: the process ends without it", _by(order))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(self._status or (BY_A_JOB if said is not None else 0))
+        os._exit(self._status or (BY_A_JOB if order is not None else 0))
 
 
 def _by(job: str | None) -> str:

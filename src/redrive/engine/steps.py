@@ -29,11 +29,11 @@ def drive_blocking(steps: Steps, answer: Callable[[Ask | Call[Any]], Any]) -> An
         want = next(steps)
         while True:
             try:
-                found = answer(want)
+                result = answer(want)
             except BaseException as error:  # noqa: BLE001 - goes back into the steps
                 want = steps.throw(error)
             else:
-                want = steps.send(found)
+                want = steps.send(result)
     except StopIteration as end:
         return end.value
 
@@ -44,10 +44,10 @@ async def drive(steps: Steps) -> Any:
         want = next(steps)
         while True:
             try:
-                found = await (want.awaitable if isinstance(want, Ask) else finish(want()))
+                answer = await (want.awaitable if isinstance(want, Ask) else finish(want()))
             except BaseException as error:  # noqa: BLE001 - goes back into the steps
                 want = steps.throw(error)
             else:
-                want = steps.send(found)
+                want = steps.send(answer)
     except StopIteration as end:
         return end.value

@@ -82,13 +82,13 @@ async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
         return await finish(function(*arguments))
     call, threads = _Call(function, arguments), Threads()
     try:
-        found = await threads.run(call)
+        value = await threads.run(call)
     except asyncio.CancelledError:
         call.give_up()
         raise
     finally:
         threads.stop()
-    return await finish(found)
+    return await finish(value)
 
 
 async def ask_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:

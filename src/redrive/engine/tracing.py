@@ -83,9 +83,9 @@ class Tracer:
         """Opens one span for jobs enqueued together; the span gets the error if the store does not take the jobs."""
         span = call_safely(self._send, jobs)
         with self._current(span):
-            said = self.traceparent() if span is not None else None
+            traceparent = self.traceparent() if span is not None else None
             try:
-                yield TracedJobs(span, [_stamp(job, said) for job in jobs] if said else list(jobs))
+                yield TracedJobs(span, [_stamp(job, traceparent) for job in jobs] if traceparent else list(jobs))
             except Exception as error:
                 if span is not None:
                     call_safely(self._failed, span, type(error).__name__, str(error))
@@ -124,11 +124,11 @@ class Tracer:
 
     def _creation(self, job: Job) -> TraceContext | None:
         """Returns the context in which the job was sent; None if it is not known."""
-        said = job.readable_options.traceparent if job.options_json else None
-        if said is None:
+        traceparent = job.readable_options.traceparent if job.options_json else None
+        if traceparent is None:
             return None
-        found = self._wire.extract({TRACEPARENT: said})
-        return found if self._trace.get_current_span(found).get_span_context().is_valid else None
+        context = self._wire.extract({TRACEPARENT: traceparent})
+        return context if self._trace.get_current_span(context).get_span_context().is_valid else None
 
     def traceparent(self) -> str | None:
         """Returns the traceparent of the current span, as a header carries it."""
@@ -225,8 +225,8 @@ def get_tracer() -> Tracer | None:
 
 def get_traceparent() -> str | None:
     """Returns the traceparent of the attempt that runs here, for the services it calls; None without a tracer."""
-    found = get_tracer()
-    return None if found is None else found.traceparent()
+    tracer = get_tracer()
+    return None if tracer is None else tracer.traceparent()
 
 
 def _stamp(job: Job, traceparent: str) -> Job:
@@ -236,16 +236,16 @@ def _stamp(job: Job, traceparent: str) -> Job:
 
 
 def _describe_queue(queue: str | None, operation: str) -> Attributes:
-    said: Attributes = {
+    facts: Attributes = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
     }
-    return said if queue is None else said | {"messaging.destination.name": queue}
+    return facts if queue is None else facts | {"messaging.destination.name": queue}
 
 
 def _describe_job(job: Job) -> Attributes:
-    said = {
+    facts = {
         "messaging.message.id": job.id,
         "messaging.message.conversation_id": job.session_id,
         "messaging.message.body.size": len(job.payload or ""),
@@ -253,7 +253,7 @@ def _describe_job(job: Job) -> Attributes:
         "messaging.redrive.agent": job.agent,
         "messaging.redrive.model": job.model,
     }
-    return _drop_unknown(said)
+    return _drop_unknown(facts)
 
 
 def _describe_run(job: Job) -> Attributes:
@@ -269,7 +269,7 @@ def _describe_run(job: Job) -> Attributes:
 def _describe_decision(move: Transition) -> Attributes:
     """Describes what was decided, and why, in redrive's own terms, never with the job's payload."""
     attempt, cause = move.attempt, move.attempt.cause if move.attempt else None
-    said: dict[str, object] = {
+    facts: dict[str, object] = {
         "why": move.why,
         "category": cause.category if cause else None,
         "detail": cause.detail if cause else None,
@@ -280,7 +280,7 @@ def _describe_decision(move: Transition) -> Attributes:
         "lane": move.set.get("lane"),
         "delay_seconds": _compute_delay(move),
     }
-    return _drop_unknown({f"redrive.{name}": value for name, value in said.items()})
+    return _drop_unknown({f"redrive.{name}": value for name, value in facts.items()})
 
 
 def _compute_delay(move: Transition) -> float | None:

@@ -29,12 +29,12 @@ _met: list[Clock] = []
 def meet_clock(clock: Clock) -> ClockReading:
     """Keeps the first reading of a clock in this process: from then on its own steady clock vouches for it."""
     now = _read(clock, 0.0)
-    found = _first.get(now.process)
-    if found is None:
-        found = _first[now.process] = _read(clock, now.steady)
+    reading = _first.get(now.process)
+    if reading is None:
+        reading = _first[now.process] = _read(clock, now.steady)
         if not isinstance(clock, SystemClock):
             _met.append(clock)
-    return found
+    return reading
 
 
 def read_clock(clock: Clock) -> ClockReading:

@@ -44,18 +44,18 @@ class Verifier:
             return Look("indeterminate", dict.fromkeys((effect.name for effect in handler.effects), "indeterminate"))
         payload = make_effective_input(inner, manifest, self._registry).payload
         limit = manifest.timeout or LOOK_SECONDS
-        found = {
+        verdicts = {
             effect.name: await _verify_effect(effect, payload, witness, inner, limit) for effect in manifest.effects
         }
         removing = frozenset(effect.name for effect in manifest.effects if effect.mode == "absent")
-        return Look(combine_verdicts(list(found.values())), found, removing, _shorten_witness(witness))
+        return Look(combine_verdicts(list(verdicts.values())), verdicts, removing, _shorten_witness(witness))
 
     async def _inner(self, job: Job, handler: Handler) -> tuple[Job, Handler]:
         """Returns the operation whose effects count: the wrapped one, or the job itself where that cannot be loaded."""
         wrapped = job.arguments.get(handler.wraps) if handler.wraps else None
-        found = await self._store.get([str(wrapped)]) if wrapped else []
-        inner = self._registry.handlers.get(found[0].task) if found else None
-        return (found[0], inner) if found and inner is not None and inner.effects else (job, handler)
+        jobs = await self._store.get([str(wrapped)]) if wrapped else []
+        inner = self._registry.handlers.get(jobs[0].task) if jobs else None
+        return (jobs[0], inner) if jobs and inner is not None and inner.effects else (job, handler)
 
     async def witness(self, job: Job) -> Json:
         """Returns the stored witness of the last uncertain attempt."""

@@ -30,13 +30,13 @@ def response_of(traits: Traits) -> Any:
 
 def status_of(traits: Traits, response: object) -> int | None:
     for name in ("status_code", "status", "http_status", "api_error_status"):
-        found = http_status(traits[name]) if name in traits else None
-        if found is not None:
-            return found
+        status = http_status(traits[name]) if name in traits else None
+        if status is not None:
+            return status
     if isinstance(response, dict):
         return http_status(item(item(response, "ResponseMetadata"), "HTTPStatusCode"))
-    found = http_status(traits.get("code")) or http_status(item(traits.get("error"), "code"))
-    return found or http_status(item(response, "status_code")) or http_status(item(response, "status"))
+    status = http_status(traits.get("code")) or http_status(item(traits.get("error"), "code"))
+    return status or http_status(item(response, "status_code")) or http_status(item(response, "status"))
 
 
 # ---- codes
@@ -104,8 +104,8 @@ def _mail_reply(traits: Traits) -> str | None:
     recipients = traits.get("recipients")
     if isinstance(recipients, dict):
         replies = [next(some(reply), None) for reply in islice(dict.values(recipients), 10)]
-    found = [code for code in map(http_status, replies) if code is not None]
-    return f"smtp_{min(found)}" if found else None
+    codes = [code for code in map(http_status, replies) if code is not None]
+    return f"smtp_{min(codes)}" if codes else None
 
 
 def read_codes(body: Mapping[str, Any], codes: Codes) -> None:
@@ -127,8 +127,8 @@ def read_codes(body: Mapping[str, Any], codes: Codes) -> None:
 
 
 def _error_part(body: Mapping[str, Any]) -> object:
-    found = body.get("error")
-    return found if found is not None else body.get("Error", body.get("detail"))
+    error = body.get("error")
+    return error if error is not None else body.get("Error", body.get("detail"))
 
 
 def _read_entries(entries: object, codes: Codes) -> None:
@@ -139,9 +139,9 @@ def _read_entries(entries: object, codes: Codes) -> None:
 
 
 def rpc_code_of(traits: Traits) -> int | None:
-    for found in (item(traits.get("error"), "code"), traits.get("code")):
-        if isinstance(found, int) and not isinstance(found, bool) and -32_999 <= found <= -32_000:
-            return int.__int__(found)
+    for code in (item(traits.get("error"), "code"), traits.get("code")):
+        if isinstance(code, int) and not isinstance(code, bool) and -32_999 <= code <= -32_000:
+            return int.__int__(code)
     return None
 
 
@@ -190,18 +190,18 @@ def _is_kept(name: str) -> bool:
 
 def bodies_of(traits: Traits, response: object) -> list[dict[str, Any]]:
     """Lists answers as documents: those the exception kept, and the response if it was read and no other has a code."""
-    found = []
+    bodies = []
     for name in ("body", "details", "data", "error", "detail"):
         known = document(traits[name]) if name in traits else None
         if known is not None:
-            found.append(known)
+            bodies.append(known)
     if isinstance(response, dict):
-        found.append(response)
-    elif response is not None and not any(map(_names_a_code, found)):
+        bodies.append(response)
+    elif response is not None and not any(map(_names_a_code, bodies)):
         known = document(attribute(response, "_content"))
         if known is not None:
-            found.append(known)
-    return found
+            bodies.append(known)
+    return bodies
 
 
 def _names_a_code(body: dict[str, Any]) -> bool:
@@ -236,9 +236,9 @@ def error_message(body: Mapping[str, Any]) -> str | None:
     error = _error_part(body)
     for owner in (error, body):
         for name in ("message", "Message", "msg", "detail", "error_description", "error_message"):
-            found = item(owner, name)
-            if isinstance(found, str) and found:
-                return found
+            text = item(owner, name)
+            if isinstance(text, str) and text:
+                return text
     return error if isinstance(error, str) else None
 
 
@@ -255,22 +255,22 @@ def wait_asked(
 ) -> float | None:
     """Returns the seconds that a failure asks to wait, from the places where libraries put them, in order."""
     for name in ("retry_after", "wait"):
-        found = wait_of(traits[name], now) if name in traits else None
-        if found is not None:
-            return found
-    found = header_wait(headers, now, limited=limited)
-    if found is None:
-        found = _google_wait(traits, bodies, message)
-    return _read_answered_wait(bodies, now) if found is None and limited else found
+        wait = wait_of(traits[name], now) if name in traits else None
+        if wait is not None:
+            return wait
+    wait = header_wait(headers, now, limited=limited)
+    if wait is None:
+        wait = _google_wait(traits, bodies, message)
+    return _read_answered_wait(bodies, now) if wait is None and limited else wait
 
 
 def _read_answered_wait(bodies: list[dict[str, Any]], now: float) -> float | None:
     """Reads `retry_after` in the answer to a rate limit: at the top, in `error`, or in `parameters`."""
     for body in bodies:
         for owner in (body, _error_part(body), body.get("parameters")):
-            found = wait_of(item(owner, "retry_after"), now)
-            if found is not None:
-                return found
+            wait = wait_of(item(owner, "retry_after"), now)
+            if wait is not None:
+                return wait
     return None
 
 
@@ -293,9 +293,9 @@ def _google_wait(traits: Traits, bodies: list[dict[str, Any]], message: str) -> 
 
 def _retry_delays(details: object) -> Iterator[str]:
     for detail in some(details):
-        found = item(detail, "retryDelay")
-        if isinstance(found, str):
-            yield found
+        delay = item(detail, "retryDelay")
+        if isinstance(delay, str):
+            yield delay
 
 
 # ---- address of the call
@@ -334,8 +334,8 @@ def answered_by_model(answer: object) -> bool:
 
 @lru_cache(maxsize=512)
 def _parse_address(url: str) -> tuple[str | None, bool]:
-    scheme, found, rest = url.partition("://")
-    if not found or len(scheme) > 10:
+    scheme, separator, rest = url.partition("://")
+    if not separator or len(scheme) > 10:
         return None, False
     address = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = address.partition("/")

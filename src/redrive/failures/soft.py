@@ -74,9 +74,9 @@ def _fields(kind: type) -> tuple[str, ...]:
     """Lists the fields to read of a class that declares its fields; none for any other class."""
     declared: set[str] = set()
     for marker in ("__pydantic_fields__", "__dataclass_fields__", "__struct_fields__"):
-        found = attribute(kind, marker)
-        if isinstance(found, dict | tuple):
-            declared.update(name for name in found if isinstance(name, str))
+        names = attribute(kind, marker)
+        if isinstance(names, dict | tuple):
+            declared.update(name for name in names if isinstance(name, str))
     if declared.isdisjoint(SOFT_KEYS):
         return ()
     return tuple(sorted(declared.intersection(SOFT_KEYS.union(_ALSO_READ))))
@@ -94,7 +94,7 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
     codes = Codes()
     codes.add(code)
     read_codes(value, codes)
-    found = codes.kept()
+    kept = codes.kept()
     error = value.get("error")
     status = http_status(item(error, "code")) or http_status(value.get("api_error_status"))
     named = text_of(value.get("error_kind"), 100) or text_of(item(error, "error_kind"), 100)
@@ -103,9 +103,9 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
         _TYPE,
         redact_text(clean(message, 2_000)),
         status=status or http_status(item(error, "status")),
-        code=found[0] if found else None,
+        code=kept[0] if kept else None,
         error_kind=named or kind or _read_transient(value),
-        codes=found,
+        codes=kept,
         rpc_code=rpc_code_of(value),
         retry_after=_read_wait(value),
     )
@@ -113,8 +113,8 @@ def _failure(message: str, value: Mapping[str, Any], kind: str | None = None, co
 
 def _read_wait(value: Mapping[str, Any]) -> float | None:
     """Reads `retry_after` of a result as a span; an instant would need a clock, and results have none."""
-    said = value.get("retry_after")
-    return wait_of(item(value.get("error"), "retry_after") if said is None else said, 0.0)
+    wait = value.get("retry_after")
+    return wait_of(item(value.get("error"), "retry_after") if wait is None else wait, 0.0)
 
 
 def _read_transient(value: Mapping[str, Any]) -> str | None:
@@ -234,8 +234,8 @@ def _choices(value: Mapping[str, Any]) -> Failure | None:
     answers = value.get("choices") or value.get("candidates")
     if not isinstance(answers, list) or not answers:
         return _judge_block(value)
-    found = [_judge_answer(answer, value) for answer in answers[:10]]
-    return found[0] if all(failure is not None for failure in found) else None
+    failures = [_judge_answer(answer, value) for answer in answers[:10]]
+    return failures[0] if all(failure is not None for failure in failures) else None
 
 
 def _judge_answer(answer: object, value: Mapping[str, Any]) -> Failure | None:
@@ -261,8 +261,8 @@ def _refused_output(value: Mapping[str, Any]) -> Failure | None:
     kinds = {item(part, "type") for part in parts}
     if "refusal" not in kinds or "output_text" in kinds:
         return None
-    said = next(item(part, "refusal") for part in parts if item(part, "type") == "refusal")
-    return _failure(f"the model refused: {said}", value, "refusal")
+    refusal = next(item(part, "refusal") for part in parts if item(part, "type") == "refusal")
+    return _failure(f"the model refused: {refusal}", value, "refusal")
 
 
 def _judge_block(value: Mapping[str, Any]) -> Failure | None:

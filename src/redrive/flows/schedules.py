@@ -79,13 +79,13 @@ def slots_between(line: str, tz: str, after: float, until: float, most: int) -> 
     width = 3600.0
     while True:
         start = max(after, until - width)
-        found: list[float] = []
+        slots: list[float] = []
         for slot in _slots(line, tz, start):
             if slot > until:
                 break
-            found.append(slot)
-        if start == after or len(found) >= most:
-            return found[-most:]
+            slots.append(slot)
+        if start == after or len(slots) >= most:
+            return slots[-most:]
         width *= 2
 
 

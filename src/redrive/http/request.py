@@ -214,15 +214,15 @@ class Secrets:
 def _spellings(value: str) -> set[str]:
     """Lists the forms in which a receiver might repeat a secret: whole, without its scheme, decoded, escaped."""
     credential = value.split(" ", 1)[-1].strip()
-    found = {value, credential}
+    forms = {value, credential}
     if value.lower().startswith("basic "):
         try:
             decoded = base64.b64decode(credential, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
             decoded = ""
-        found |= {decoded, decoded.partition(":")[2]}
-    found |= {json.dumps(each)[1:-1] for each in found} | {quote(each, safe="") for each in found}
-    return {each for each in found if len(each) >= 4 or each == value}
+        forms |= {decoded, decoded.partition(":")[2]}
+    forms |= {json.dumps(each)[1:-1] for each in forms} | {quote(each, safe="") for each in forms}
+    return {each for each in forms if len(each) >= 4 or each == value}
 
 
 def _without_beginning(text: str, value: str) -> str:

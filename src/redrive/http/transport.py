@@ -204,9 +204,9 @@ def _load_certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=file, capath=folder)
     except OSError as exc:
-        said = f"The certificates in {file} cannot be read ({exc.strerror or exc})"
+        problem = f"The certificates in {file} cannot be read ({exc.strerror or exc})"
         raise CertificatesMissing(
-            f"{said}: correct ca_file or SSL_CERT_FILE, start the worker anew, then redrive the job"
+            f"{problem}: correct ca_file or SSL_CERT_FILE, start the worker anew, then redrive the job"
         ) from exc
 
 

@@ -178,12 +178,12 @@ def _has_tried_model(case: Case, change: Change) -> bool:
 
 def changed_wait(case: Case, way: Way) -> float:
     """Return the seconds before a changed try: `changed_after`, else the way's delay, shorter while a caller waits."""
-    said = case.policy.changed_after
-    if isinstance(said, dict):
-        said = said.get(case.cause.detail)
-    if said is None:
-        said = min(way.delay, FOR_A_CALLER) if case.called else way.delay
-    return min(said, case.cap)
+    wait = case.policy.changed_after
+    if isinstance(wait, dict):
+        wait = wait.get(case.cause.detail)
+    if wait is None:
+        wait = min(way.delay, FOR_A_CALLER) if case.called else way.delay
+    return min(wait, case.cap)
 
 
 def _takeable(case: Case, wanted: Iterable[Change]) -> list[Change]:

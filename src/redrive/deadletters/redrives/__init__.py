@@ -86,9 +86,9 @@ class Redrives:
         order = choosing.redriving(self._core, DEFAULT_WHO, None)
 
         def judge(job: Job) -> None:
-            found = choosing.judge_job(order, job, now, unknown_too=unknown_too)
-            if isinstance(found, str):
-                refused[choosing.without_id(found, job)] += 1
+            judged = choosing.judge_job(order, job, now, unknown_too=unknown_too)
+            if isinstance(judged, str):
+                refused[choosing.without_id(judged, job)] += 1
 
         selection = await choosing.select(self._core, ids, filters, all=all, judge=judge)
         flights, _ = await self._documents.flights()
@@ -319,10 +319,10 @@ class Redrives:
 
         Ends when the run is over or paused, or when the rest depends on jobs that no living worker would run.
         """
-        found = (await self._find(id)).value.id
+        whole_id = (await self._find(id)).value.id
         while True:
             done = await self.advance()
-            run = await self.get(found)
+            run = await self.get(whole_id)
             yield run
             if (
                 run.over
@@ -341,8 +341,8 @@ class Redrives:
     async def _find(self, id: str) -> Loaded:
         loaded = await self._documents.load(check_id("redrive", id))
         if loaded is None:
-            found = the_only([known for known in await self._documents.ids() if id.lower() in known], id, "redrive")
-            loaded = await self._documents.load(found) if found else None
+            whole_id = the_only([known for known in await self._documents.ids() if id.lower() in known], id, "redrive")
+            loaded = await self._documents.load(whole_id) if whole_id else None
         if loaded is None:
             raise InvalidInput(field="redrive", problem=f"there is no redrive {id!r}")
         return loaded

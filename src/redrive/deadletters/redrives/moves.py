@@ -70,19 +70,19 @@ class Mover:
         if order is not None:
             items = _alone(run, items[: order.size], jobs)
             jobs = await self._recall(run, order, items, jobs)
-        found: list[MovedItem] = []
+        moved: list[MovedItem] = []
         for item in items:
             job = jobs.get(item.id)
             decides = (
                 self._backwards(run, item, job, now) if order is None else self._forwards(run, order, item, job, now)
             )
             one = await decides
-            if found and SPARE + sum(other.parts for other in found) + one.parts > MAX_PARTS:
+            if moved and SPARE + sum(other.parts for other in moved) + one.parts > MAX_PARTS:
                 break
-            found.append(one)
-        alone = found[0].move if order is not None and len(found) == 1 else None
+            moved.append(one)
+        alone = moved[0].move if order is not None and len(moved) == 1 else None
         others = await companions_of(self._core.store, self._core.clock, alone)
-        return _join_moves(found, others)
+        return _join_moves(moved, others)
 
     def order(self, run: RedriveRun) -> Order:
         """Makes the run's order again from the stored verb and words."""

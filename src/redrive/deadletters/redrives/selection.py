@@ -88,11 +88,11 @@ async def select(
     judge: Judge = lambda job: None,
 ) -> Selection:
     """Selects dead letters page by page, without keeping the jobs. A job that is listed twice counts once."""
-    said = filters_of_many(verb, ids, filters, all=all)
+    named = filters_of_many(verb, ids, filters, all=all)
     if len(ids) > MOST_ITEMS:
         raise InvalidInput(field="ids", problem=f"{len(ids):,} are more than {MOST_ITEMS:,}")
     chosen = filter_of_many(verb, ids, filters, all=all) or Filter()
-    selection = Selection(_in_words(ids, said), {} if ids else msgspec.to_builtins(chosen))
+    selection = Selection(_in_words(ids, named), {} if ids else msgspec.to_builtins(chosen))
     oldest_first = read_pages(core.store, chosen, PAGE, oldest=True)  # in the order in which the jobs would have run
     async for jobs in _read_by_id(core, ids) if ids else oldest_first:
         for job in jobs:
@@ -127,8 +127,8 @@ async def _read_by_id(core: Core, ids: Sequence[str]) -> AsyncIterator[list[Job]
     """Reads jobs by id, before anything is written; a part that only one job's id contains is enough."""
     for start in range(0, len(ids), PAGE):
         asked = ids[start : start + PAGE]
-        found = {job.id: job for job in await core.store.get(asked)}
-        yield [found[id] if id in found else await find_job(core.store, id) for id in asked]
+        jobs = {job.id: job for job in await core.store.get(asked)}
+        yield [jobs[id] if id in jobs else await find_job(core.store, id) for id in asked]
 
 
 def judge_job(order: Order, job: Job, now: float, *, unknown_too: bool) -> Decided | str:
@@ -180,5 +180,5 @@ async def warnings(core: Core, selection: Selection) -> tuple[str, ...]:
 def _in_words(ids: Sequence[str], filters: Mapping[str, Any]) -> str:
     if ids:
         return f"{len(ids):,} by id"
-    said = {name: iso(value) if name in TIMES else value for name, value in filters.items()}
-    return ", ".join(f"{name} {value}" for name, value in said.items()) or "all dead letters"
+    named = {name: iso(value) if name in TIMES else value for name, value in filters.items()}
+    return ", ".join(f"{name} {value}" for name, value in named.items()) or "all dead letters"

@@ -86,8 +86,8 @@ class Steps:
         if run.state != loaded.value.state and (run.brings_back or run.state == "paused"):
             level = logging.WARNING if run.state == "paused" or run.failed_again else logging.INFO
             log.log(level, "redrive %s is %s", run.id, run.text)
-            said = {"id": run.id, "state": run.state, "text": run.text}
-            self._core.bus.publish(BusEvent(f"redrive_{run.state}", "", self._core.clock.now(), data=said))
+            data = {"id": run.id, "state": run.state, "text": run.text}
+            self._core.bus.publish(BusEvent(f"redrive_{run.state}", "", self._core.clock.now(), data=data))
         return 1
 
     # -- moving
@@ -144,14 +144,14 @@ class Steps:
         if look.moment != moment:
             look = _LookProgress(look.last, moment)
         turns = bulk_progress.turns(loaded.value, look.last)
-        found = 0
+        changes = 0
         for number in turns[:most]:
             if look.in_vain >= len(turns):
                 break
-            found += (changed := await self._settle_chunk(id, number))
+            changes += (changed := await self._settle_chunk(id, number))
             look = _LookProgress(number, "" if changed else look.moment, 0 if changed else look.in_vain + 1)
         self._looks[id] = look
-        return found
+        return changes
 
     async def _settle_chunk(self, id: str, number: int) -> int:
         loaded, chunk = await self._documents.load(id), await self._documents.chunk(id, number)

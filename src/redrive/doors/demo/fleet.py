@@ -178,11 +178,11 @@ class FleetDemo:
         stats = await self._rd.stats()
         finished = Counter((self._ledger / "finished").read_text("ascii").split())
         repeated = finished.total() - len(finished)
-        found = f"{len(finished)} ({repeated} cut off by a kill, run again)"
+        counted = f"{len(finished)} ({repeated} cut off by a kill, run again)"
         self._view.console.print(await self._table())
         checks = [
             *await check_totals(self._rd, stats),
-            ("finished, by a ledger outside", found, len(finished) == stats["totals"]["done"]),
+            ("finished, by a ledger outside", counted, len(finished) == stats["totals"]["done"]),
             ("killed with kill -9", " and ".join(self._killed.values()), len(self._killed) == 2),
         ]
         return self._view.sum_up(checks, [], ["", "How to run a fleet of your own: docs/howto/fleet.md"])

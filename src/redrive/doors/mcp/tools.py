@@ -232,8 +232,8 @@ class ReadingTools:
     def _effects_seen(self, attempt: Attempt) -> dict[str, str] | None:
         """Return the verdicts of the task's verifiers on each effect."""
         when = f" {attempt.looked} it ran" if attempt.looked else ""
-        found = {self._wording.line(name): f"{seen}{when}" for name, seen in (attempt.effects or {}).items()}
-        return found or None
+        verdicts = {self._wording.line(name): f"{seen}{when}" for name, seen in (attempt.effects or {}).items()}
+        return verdicts or None
 
     def _advice(self, job: Job) -> dict[str, Any]:
         """Return the recommendation of redrive, or that of a task or an imported record as a text from outside."""

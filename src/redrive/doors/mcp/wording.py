@@ -30,8 +30,8 @@ class Wording:
     def __init__(self, environ: Mapping[str, str], also: Iterable[str] = ()) -> None:
         secret = {value for name, value in environ.items() if redact({name: value}) != {name: value}}
         long = [value for value in (*secret, *also) if len(value) >= LEAST]
-        found = {*long, *map(_in_json, long)}
-        self._secrets = sorted(found, key=len, reverse=True)  # a longer one first: it may hold a shorter one
+        spellings = {*long, *map(_in_json, long)}
+        self._secrets = sorted(spellings, key=len, reverse=True)  # a longer one first: it may hold a shorter one
 
     def mask(self, text: str) -> str:
         """Replace what looks like a secret, and the secrets of this process's environment."""

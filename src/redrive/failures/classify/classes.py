@@ -272,11 +272,11 @@ def name_in_package(name: str) -> str:
 
 
 def _index(table: Mapping[str, str]) -> dict[str, str]:
-    found = {canonical(name): detail for name, detail in table.items()}
+    index = {canonical(name): detail for name, detail in table.items()}
     by_package: dict[str, set[str]] = {}
     for name, detail in table.items():
         by_package.setdefault(name_in_package(name), set()).add(detail)
-    return found | {name: details.pop() for name, details in by_package.items() if len(details) == 1}
+    return index | {name: details.pop() for name, details in by_package.items() if len(details) == 1}
 
 
 _FIRM_CLASSES: Final = _index(FIRM_CLASSES | dict.fromkeys(UNFIT_CLASSES, UNFIT))
@@ -285,9 +285,9 @@ _STATUS_CLASSES: Final = _index(STATUS_CLASSES)
 
 def _look_up(types: Iterable[str], table: Mapping[str, str]) -> str | None:
     for name in types:
-        found = table.get(canonical(name)) or table.get(name_in_package(name))
-        if found is not None:
-            return found
+        detail = table.get(canonical(name)) or table.get(name_in_package(name))
+        if detail is not None:
+            return detail
     return None
 
 

@@ -63,11 +63,11 @@ def instant(text: str) -> float | None:
 
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
-            found = parse(text.strip()[:64])
+            time = parse(text.strip()[:64])
         except (ValueError, TypeError, OverflowError, IndexError):
             continue
         try:
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError, OSError):
             return None
     return None
@@ -91,9 +91,9 @@ def wait_of(value: object, now: float) -> float | None:
 
 def _span(text: str, now: float) -> float | None:
     """Reads seconds from a text: a number, a span with units, or a date."""
-    found = number(text)
-    if found is not None:
-        return finite(found)
+    seconds = number(text)
+    if seconds is not None:
+        return finite(seconds)
     spelled = duration(text)
     return spelled if spelled is not None else _until(text, now)
 
@@ -105,16 +105,16 @@ def _until(text: str, now: float) -> float | None:
 
 def _reset(text: str, now: float) -> float | None:
     """Reads a reset: an instant since 1970 in seconds or milliseconds, else any form of `retry-after`."""
-    found = number(text)
-    if found is None or not math.isfinite(found) or found < _EPOCH:
+    seconds = number(text)
+    if seconds is None or not math.isfinite(seconds) or seconds < _EPOCH:
         return _span(text, now)
-    return finite((found / 1000 if found > _EPOCH * 1000 else found) - now)
+    return finite((seconds / 1000 if seconds > _EPOCH * 1000 else seconds) - now)
 
 
 def _retry_after_ms(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
     text = headers.get("retry-after-ms") or headers.get("x-ms-retry-after-ms")
-    found = number(text) if text else None
-    return None if found is None else finite(found / 1000)
+    millis = number(text) if text else None
+    return None if millis is None else finite(millis / 1000)
 
 
 def _retry_after(headers: Mapping[str, str], now: float, limited: bool) -> float | None:
@@ -136,13 +136,13 @@ def _anthropic(headers: Mapping[str, str], now: float, limited: bool) -> float |
     """Reads the resets of Anthropic. Every answer has resets, so they count only for a rate limit."""
     if not limited:
         return None
-    found = [
+    resets = [
         (_until(headers[reset], now), headers.get(remaining, "").strip())
         for reset, remaining in _limits(headers)
         if reset.startswith("anthropic-")
     ]
-    spent = _take_longest(wait for wait, remaining in found if remaining == "0")
-    known = [wait for wait, _ in found if wait is not None]
+    spent = _take_longest(wait for wait, remaining in resets if remaining == "0")
+    known = [wait for wait, _ in resets if wait is not None]
     return spent if spent is not None else min(known, default=None)
 
 
@@ -172,9 +172,9 @@ def header_wait(headers: Mapping[str, str], now: float, *, limited: bool) -> flo
     if not headers:
         return None
     for place in _PLACES:
-        found = place(headers, now, limited)
-        if found is not None:
-            return found
+        wait = place(headers, now, limited)
+        if wait is not None:
+            return wait
     return None
 
 

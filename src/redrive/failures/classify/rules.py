@@ -205,11 +205,11 @@ def _rpc_code(failure: Failure) -> str | None:
 
 def _x_should_retry(failure: Failure) -> str | None:
     """Follows the sender's word on whether to retry; the status only chooses the detail."""
-    said = failure.headers.get("x-should-retry", "").strip().lower()
-    if said == "true" or failure.retryable is True:
+    header = failure.headers.get("x-should-retry", "").strip().lower()
+    if header == "true" or failure.retryable is True:
         detail = _http_status(failure)
         return detail if detail is not None and DETAILS[detail][0] == "transient" else "asked_to_retry"
-    if said != "false" and failure.retryable is not False:
+    if header != "false" and failure.retryable is not False:
         return None
     detail = _http_status(failure)
     if detail is not None and DETAILS[detail][0] != "transient":

@@ -150,12 +150,12 @@ def _set_model(payload: dict[str, Json], change: SetModel, scene: _Scene) -> dic
     if not change.model:
         raise _Refused("it names no model")
     path = locate(payload, scene.adapt).model
-    found = get(payload, path) if path else MISSING
-    if path is None or not isinstance(found, str | None | msgspec.UnsetType):
+    present = get(payload, path) if path else MISSING
+    if path is None or not isinstance(present, str | None | msgspec.UnsetType):
         if "model" in scene.names:
             return payload
         raise _Refused("the payload has no place for a model; say where with Adapt(model=...)")
-    if found == change.model and "model" not in scene.names:
+    if present == change.model and "model" not in scene.names:
         raise _Refused(f"the model is {change.model} already")
     return _put(payload, path, change.model)
 
@@ -214,10 +214,10 @@ def _add_text(payload: dict[str, Json], change: Said, scene: _Scene) -> dict[str
     if place is None:
         where = "user message or prompt" if change.tainted else "system prompt, user message or prompt"
         raise _Refused(f"there is no {where} to add it to")
-    found = get(payload, place)
-    if _says(found, addition):
+    present = get(payload, place)
+    if _says(present, addition):
         raise _Refused("it is said there already")
-    return _put(payload, place, _append(found, addition))
+    return _put(payload, place, _append(present, addition))
 
 
 def _addition(change: Said) -> str:

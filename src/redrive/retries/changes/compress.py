@@ -106,19 +106,19 @@ def _drop_old(draft: Draft) -> None:
 
 def _level(draft: Draft, *, asked: bool) -> None:
     """Cut all these texts to the greatest common length that fits: the longest lose most, short ones nothing."""
-    found = draft.texts(asked=asked)
-    longest = max((text.keep for text in found), default=0)
-    level = _greatest(SHORTEST, longest, lambda keep: sum(-draft.saving(text, keep) for text in found), draft)
-    for text in found:
+    texts = draft.texts(asked=asked)
+    longest = max((text.keep for text in texts), default=0)
+    level = _greatest(SHORTEST, longest, lambda keep: sum(-draft.saving(text, keep) for text in texts), draft)
+    for text in texts:
         draft.cut(text, level)
 
 
 def _give_back(draft: Draft) -> None:
     """Restore text that was cut without need, the shortest of the cut texts first."""
-    found = [text for asked in (False, True) for text in draft.texts(asked=asked) if text.is_cut]
-    longest = max((len(text.whole) for text in found), default=0)
-    level = _greatest(0, longest, lambda keep: sum(draft.price(text, keep) for text in found), draft)
-    for text in found:
+    texts = [text for asked in (False, True) for text in draft.texts(asked=asked) if text.is_cut]
+    longest = max((len(text.whole) for text in texts), default=0)
+    level = _greatest(0, longest, lambda keep: sum(draft.price(text, keep) for text in texts), draft)
+    for text in texts:
         draft.grow(text, level)
 
 

@@ -136,8 +136,8 @@ def _mark(item: Json) -> str:
     if not isinstance(item, Mapping):
         return json_text(item)[: SHOWN // 2]
     names = [str(item.get(name, "")) for name in ("role", "type", "id", "tool_call_id", "tool_use_id", "name")]
-    found = texts(item) or texts(item.get("content"))
-    return "\0".join((*names, found[0][1][: SHOWN // 2] if found else json_text(item)))
+    prose = texts(item) or texts(item.get("content"))
+    return "\0".join((*names, prose[0][1][: SHOWN // 2] if prose else json_text(item)))
 
 
 def _range(first: int, end: int) -> str:
@@ -176,8 +176,8 @@ def _excerpt(text: str, start: int) -> str:
 def _show(value: Json) -> str:
     """Write a value in a few words on one line."""
     if isinstance(value, Mapping) and isinstance(value.get("role"), str):
-        found = texts(value)
-        return f"{value['role']}: {_show(found[0][1])}" if found else f"{value['role']}: {_short(json_text(value))}"
+        prose = texts(value)
+        return f"{value['role']}: {_show(prose[0][1])}" if prose else f"{value['role']}: {_short(json_text(value))}"
     if isinstance(value, str):
         return f'"{_short(value)}"'
     return _short(json_text(value))

@@ -145,25 +145,25 @@ def take_apart(payload: Mapping[str, Json], shape: Shape, under: int, count: Cou
 
 def _groups(payload: Mapping[str, Json], shape: Shape, home: Path, count: Counter) -> list[DraftGroup]:
     """Group the turns of a conversation, the entries of a context (the newest is pinned), or the prompt."""
-    found = reading.entries(get(payload, home))
+    parts = reading.entries(get(payload, home))
     if home == shape.messages:
         made = [
-            DraftGroup([_part(found[i], home, i, count) for i in turn.members], turn.pinned) for turn in turns(found)
+            DraftGroup([_part(parts[i], home, i, count) for i in turn.members], turn.pinned) for turn in turns(parts)
         ]
-        spoken = [_standing(one, home, i, count) for i, one in enumerate(found) if one["role"] in SYSTEM_ROLES]
+        spoken = [_standing(one, home, i, count) for i, one in enumerate(parts) if one["role"] in SYSTEM_ROLES]
         return [*made, DraftGroup(spoken, pinned=True)]
-    last = len(found) - 1
+    last = len(parts) - 1
     return [
-        DraftGroup([_part(one, home, i, count, asked=home == shape.prompt)], i == last) for i, one in enumerate(found)
+        DraftGroup([_part(one, home, i, count, asked=home == shape.prompt)], i == last) for i, one in enumerate(parts)
     ]
 
 
 def _part(value: Json, home: Path, index: int, count: Counter, *, asked: bool = False) -> DraftPart:
     words = asked or (isinstance(value, Mapping) and value.get("role") == "user")
-    found = [
+    prose = [
         DraftText(at, text, count(text), words and not _is_evidence(at), len(text)) for at, text in reading.texts(value)
     ]
-    return DraftPart(home, index, found, reading.fixed_tokens(value, count))
+    return DraftPart(home, index, prose, reading.fixed_tokens(value, count))
 
 
 def _is_evidence(at: Path) -> bool:

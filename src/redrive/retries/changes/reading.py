@@ -50,10 +50,10 @@ def texts(part: Json) -> list[tuple[Path, str]]:
 def _content_texts(content: Json, at: Path) -> list[tuple[Path, str]]:
     if isinstance(content, str):
         return [(at, content)] if content else []
-    found: list[tuple[Path, str]] = []
+    prose: list[tuple[Path, str]] = []
     for index, block in enumerate(content if isinstance(content, list) else []):
-        found += _block_texts(block, (*at, index))
-    return found
+        prose += _block_texts(block, (*at, index))
+    return prose
 
 
 def _block_texts(block: Json, at: Path) -> list[tuple[Path, str]]:
@@ -168,7 +168,7 @@ def json_text(value: Json) -> str:
 
 
 def _strings(value: Any) -> list[str]:
-    found: list[str] = []
+    strings: list[str] = []
     open_ones = [value]
     while open_ones:
         one = open_ones.pop()
@@ -177,5 +177,5 @@ def _strings(value: Any) -> list[str]:
         elif isinstance(one, list | tuple):
             open_ones += one
         else:
-            found.append(one if isinstance(one, str) else type(one).__name__)
-    return found
+            strings.append(one if isinstance(one, str) else type(one).__name__)
+    return strings

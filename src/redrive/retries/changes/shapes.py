@@ -96,33 +96,33 @@ def spell(path: Path) -> str:
 
 def locate(payload: Mapping[str, Json], adapt: Adapt | None = None) -> Shape:
     """Find the places of a payload: those that the task declared, and the well-known ones beside them."""
-    said = adapt or _NOTHING_SAID
-    beside = _beside(said)
-    messages = _find(payload, said.messages, (*beside, "messages"), is_messages)
-    prompt = _find(payload, said.prompt, (*beside, "prompt"), is_text)
-    context = _find(payload, said.context, (*beside, "context"), _is_context)
+    declared = adapt or _NOTHING_SAID
+    beside = _beside(declared)
+    messages = _find(payload, declared.messages, (*beside, "messages"), is_messages)
+    prompt = _find(payload, declared.prompt, (*beside, "prompt"), is_text)
+    context = _find(payload, declared.context, (*beside, "context"), _is_context)
     if messages:
         prompt, context = outside(prompt, messages), outside(context, messages)
-    if context is None and said.context and is_text(get(payload, dotted(said.context) or ())):
-        context = dotted(said.context)
+    if context is None and declared.context and is_text(get(payload, dotted(declared.context) or ())):
+        context = dotted(declared.context)
     spoken_to = messages or prompt
     return Shape(
         messages=messages,
         prompt=prompt,
         context=context,
-        instructions=_find_declared(payload, said.instructions)
+        instructions=_find_declared(payload, declared.instructions)
         or (_find(payload, None, (*beside, "system"), _is_system) if spoken_to else None),
         tools=_find(payload, None, (*beside, "tools"), _is_list) if spoken_to else None,
-        model=_find_declared(payload, said.model) or _find(payload, None, (*beside, "model"), is_text),
-        limits=_limits(payload, said, beside),
+        model=_find_declared(payload, declared.model) or _find(payload, None, (*beside, "model"), is_text),
+        limits=_limits(payload, declared, beside),
     )
 
 
 def find_model(payload: Mapping[str, Json], adapt: Adapt | None) -> str | None:
     """Return the model that a payload names, or None."""
     path = locate(payload, adapt).model
-    found = get(payload, path) if path else None
-    return found if isinstance(found, str) else None
+    model = get(payload, path) if path else None
+    return model if isinstance(model, str) else None
 
 
 def outside(path: Path | None, messages: Path) -> Path | None:
