@@ -149,7 +149,7 @@ def _retry_changed(case: Case, way: Way, new: Sequence[Change], *, on_top: int) 
     asked = min(cause.retry_after or 0.0, LONGEST_WAIT)
     wait = max(changed_wait(case, way), asked)
     strategy = "+".join(change_name(change) for change in new) or "once_more"
-    how = ", ".join(_change_in_words(change) for change in new) or "unchanged"
+    how = ", ".join(_IN_WORDS[type(change)].format(change) for change in new) or "unchanged"
     return RetryLater(
         wait,
         f"{cause.detail}: tried again in {wait:g} s, {how}{_no_alternate(case)}.",
@@ -200,22 +200,15 @@ def change_name(change: Change) -> str:
     return str(type(change).__struct_config__.tag)
 
 
-def _change_in_words(change: Change) -> str:
-    match change:
-        case CompressContext():
-            return f"with its context compressed to {change.max_tokens:,} tokens"
-        case SimplifyTask():
-            return f"with at most {change.max_output_tokens:,} tokens of output"
-        case SetModel():
-            return f"with the model {change.model}"
-        case SetAgent():
-            return f"by {change.agent}"
-        case AddInstruction():
-            return "with an instruction"
-        case AddConstraint():
-            return "with a constraint"
-        case _:
-            return "with the input that the task made of it"
+_IN_WORDS: Final[dict[type[Change], str]] = {
+    CompressContext: "with its context compressed to {0.max_tokens:,} tokens",
+    SimplifyTask: "with at most {0.max_output_tokens:,} tokens of output",
+    SetModel: "with the model {0.model}",
+    SetAgent: "by {0.agent}",
+    AddInstruction: "with an instruction",
+    AddConstraint: "with a constraint",
+    Edit: "with the input that the task made of it",
+}
 
 
 def _no_more_rungs(case: Case) -> Decision:

@@ -266,19 +266,18 @@ def severity(note: CycleNote, alert_after: int) -> float:
 
 def status_of(job: Job) -> Status:
     """Says how a job stands when its turn in a cycle is over."""
-    match job.state:
-        case State.done:
-            return "done"
-        case State.running:
-            return "running_elsewhere"
-        case State.waiting:
-            return "diverted"
-        case State.dead:
-            return "diverted" if job.lane == "delayed" else "needs_you"
-        case State.held:
-            return "diverted" if job.because == "circuit_open" else "needs_you"
-        case _:
-            return "discarded"
+    if job.state is State.dead:
+        return "diverted" if job.lane == "delayed" else "needs_you"
+    if job.state is State.held:
+        return "diverted" if job.because == "circuit_open" else "needs_you"
+    return _STATUSES.get(job.state, "discarded")
+
+
+_STATUSES: Final[Mapping[State, Status]] = {
+    State.done: "done",
+    State.running: "running_elsewhere",
+    State.waiting: "diverted",
+}
 
 
 # ---- the sum

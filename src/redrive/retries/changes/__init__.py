@@ -6,8 +6,8 @@ the others do not. So any two attempts can be compared, and only changes that we
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -96,7 +96,7 @@ def _apply_each(payload: Mapping[str, Json], ordered: Sequence[Change], scene: _
     refused: list[tuple[Change, str]] = []
     for change in ordered:
         try:
-            current = _step(current, change, scene)
+            current = _STEPS[type(change)](current, change, scene)
         except _Refused as reason:
             refused.append((change, str(reason)))
         else:
@@ -116,23 +116,7 @@ def can_take(
     return bool(apply(payload, (change,), adapt, count, names=names).taken)
 
 
-def _step(payload: dict[str, Json], change: Change, scene: _Scene) -> dict[str, Json]:
-    match change:
-        case Edit():
-            return _apply_edit(payload, change)
-        case SetAgent():
-            return _set_agent(payload, change, scene)
-        case SetModel():
-            return _set_model(payload, change, scene)
-        case SimplifyTask():
-            return _simplify(payload, change, scene)
-        case CompressContext():
-            return _compress(payload, change, scene)
-        case AddInstruction() | AddConstraint():
-            return _add_text(payload, change, scene)
-
-
-def _apply_edit(payload: dict[str, Json], change: Edit) -> dict[str, Json]:
+def _apply_edit(payload: dict[str, Json], change: Edit, scene: _Scene) -> dict[str, Json]:
     if same(payload, change.payload):
         raise _Refused("the edited payload is the same as before")
     return dict(change.payload)
@@ -268,3 +252,14 @@ def _append(found: Json, addition: str) -> Json:
 def _put(payload: dict[str, Json], path: Path, value: Json) -> dict[str, Json]:
     changed: dict[str, Json] = put(payload, path, value)
     return changed
+
+
+_STEPS: Final[Mapping[type[Change], Callable[[dict[str, Json], Any, _Scene], dict[str, Json]]]] = {
+    Edit: _apply_edit,
+    SetAgent: _set_agent,
+    SetModel: _set_model,
+    SimplifyTask: _simplify,
+    CompressContext: _compress,
+    AddInstruction: _add_text,
+    AddConstraint: _add_text,
+}
