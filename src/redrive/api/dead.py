@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from redrive.core.checks import check_limit
+from redrive.core.checks import check_id, check_limit
 from redrive.core.job import Job, Json, State
 from redrive.core.store import Page
 from redrive.deadletters import edit
@@ -21,7 +21,7 @@ from redrive.deadletters.purge import Purging
 from redrive.deadletters.redrives import How
 from redrive.deadletters.triage import Act, Acted
 from redrive.deadletters.undo import Undoing
-from redrive.deadletters.verbs import VERBS, Note, verb_named
+from redrive.deadletters.verbs import VERBS, Note, find_verb
 from redrive.errors import InvalidInput
 from redrive.jobs.core import DEFAULT_WHO, find_job
 from redrive.reports import input_diff
@@ -130,7 +130,7 @@ class Dead:
 
         The verb's words are keyword arguments, as in `rd.dead.defer`.
         """
-        row = verb_named(verb)
+        row = find_verb(verb)
         if id is None and verb == "redrive":
             read_words(self._core, row, words)
             return await self._redrives.start(ids, all=all, who=who, why=why, **(where or {}))
@@ -265,7 +265,7 @@ class Dead:
         Effects of `ctx.once` that have landed are kept, except those named in `repeat`, which are done again.
         """
         words = {"payload": payload, "repeat": repeat}
-        return cast(Job, await self._act("edit", words, id, (), {}, all=False, who=who, why=why))
+        return cast(Job, await self._act("edit", words, check_id("id", id), (), {}, all=False, who=who, why=why))
 
     async def preview_edit(self, id: str, payload: Mapping[str, Json]) -> EditPreview:
         """Previews an edit: differences in words, errors by field, voided consents, landed effects, tainted texts.

@@ -17,7 +17,7 @@ from redrive.core.lifecycle import Transition
 from redrive.core.redact import redact, redact_text
 from redrive.core.store import Event, Filter, MoveFilter, MovePage, Page, Put
 from redrive.deadletters.filters import make_filter
-from redrive.deadletters.orders import redriven
+from redrive.deadletters.orders import send_back
 from redrive.engine.consents import Consents
 from redrive.engine.effects import put_effect, read_effects
 from redrive.engine.paging import read_jobs
@@ -232,7 +232,7 @@ class Jobs:
             lifecycle.check_legal("resolved", job)
             if job.state is State.held:
                 return lifecycle.unblocked(job, now, who=who, why=why)
-            return redriven(self._core, job, now, who, why)
+            return send_back(self._core, job, now, who, why)
 
         puts = [*put_nothing_landed(job), *await self._note_absent(job, f"{who}: {why}")]
         if len(puts) > TOGETHER:

@@ -110,22 +110,8 @@ def slim(commit: Commit) -> Commit:
 def _slim(move: Transition) -> Transition:
     job = move.job
     kept = Job(
-        job.id,
-        job.queue,
-        job.task,
-        job.agent,
-        job.state,
-        0,
-        0.0,
-        job.version,
-        0.0,
-        job.updated_at,
-        None,
-        token=job.token,
-        fingerprint=job.fingerprint,
-        error=job.error,
-        died_at=job.died_at,
-        revived_by=job.revived_by,
-        deferrals=job.deferrals,
-    )
+        job.id, job.queue, job.task, job.agent, job.state, 0, 0.0, job.version, 0.0, job.updated_at, None,
+        token=job.token, fingerprint=job.fingerprint, error=job.error, died_at=job.died_at,
+        revived_by=job.revived_by, deferrals=job.deferrals,
+    )  # fmt: skip
     return msgspec.structs.replace(move, job=kept, answered=False)

@@ -37,12 +37,7 @@ async def commit_each(store: Store, moves: Iterable[Transition]) -> list[Transit
 
 
 async def commit(
-    store: Store,
-    moves: Iterable[Transition] = (),
-    puts: Iterable[Put] = (),
-    guards: Iterable[Guard] = (),
-    *,
-    what: str,
+    store: Store, moves: Iterable[Transition] = (), puts: Iterable[Put] = (), guards: Iterable[Guard] = (), *, what: str
 ) -> Applied | None:
     """Commits these parts together; None where another process was faster, and nothing was written.
 

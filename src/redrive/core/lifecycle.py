@@ -153,19 +153,10 @@ def _with_contents(move: Transition) -> Transition:
 
 _CLEAR_FAILURE: Final[dict[str, object]] = dict.fromkeys(
     (
-        "because",
-        "lane",
-        "category",
-        "detail",
-        "subclass",
-        "fingerprint",
-        "error_class",
-        "error",
-        "recommendation",
-        "owner",
-        "held_for",
+        "because", "lane", "category", "detail", "subclass", "fingerprint", "error_class", "error", "recommendation",
+        "owner", "held_for",
     )
-)
+)  # fmt: skip
 
 
 def _clear_failure(job: Job, fields: dict[str, object]) -> dict[str, object]:

@@ -480,18 +480,9 @@ def write_stale_notice(
     """Write the notice that a job of a script has failed in too many cycles in a row; `cycle` is the last of these."""
     title = message.partition(";")[0][:200]
     return Notice(
-        f"{job_id}.stale_failure.{cycle}",
-        "stale_failure",
-        "actionable",
-        "user",
-        title,
-        message,
-        at,
-        queue,
-        task,
-        job_id,
-        severity=severity,
-    )
+        f"{job_id}.stale_failure.{cycle}", "stale_failure", "actionable", "user", title, message, at, queue, task,
+        job_id, severity=severity,
+    )  # fmt: skip
 
 
 # ---- pages
@@ -525,15 +516,8 @@ def write_page(letters: Mapping[str, int], groups: Sequence[Group], now: float, 
         lines.append(f"and {number - sum(letters[group.fingerprint] for group in named)} others")
     window = "hour" if policy.page_window == 3600 else f"{policy.page_window / 60:g} minutes"
     text = _sentences("; ".join(lines), "See redrive dead groups")
+    queue, task = (named[0].queue, named[0].task) if named else ("", "")
+    title = f"{number} dead letters in the last {window}"
     return Notice(
-        f"page.{int(now * 1000):x}",
-        "page",
-        "actionable",
-        "user",
-        f"{number} dead letters in the last {window}",
-        text,
-        now,
-        named[0].queue if named else "",
-        named[0].task if named else "",
-        quotes=quotes,
+        f"page.{int(now * 1000):x}", "page", "actionable", "user", title, text, now, queue, task, quotes=quotes
     )

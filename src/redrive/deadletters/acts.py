@@ -242,17 +242,9 @@ def _act_on(order: Order, decided: Sequence[tuple[Job, Decided]], number: int, n
         elif one.move is not None:
             items.append(ActItem(job.id, one.move.before(NOT_APART)))
     moves = tuple(one.move for _, one in decided if one.move is not None)
+    id, words, refused = new_id(now, secrets.randbits(74)), dict(order.words), number - len(moves)
     act = Act(
-        new_id(now, secrets.randbits(74)),
-        order.verb,
-        now,
-        order.who,
-        order.why,
-        dict(order.words),
-        number=number,
-        moved=len(moves),
-        refused=number - len(moves),
-        chunks=1,
+        id, order.verb, now, order.who, order.why, words, number=number, moved=len(moves), refused=refused, chunks=1
     )
     kept = ACT_ITEMS.put(CHUNK_KEY.format(act.id, 0), ActChunk(now, tuple(items)))
     return Proposal(f"act {act.id}", len(decided), moves, (*puts.values(), ACT.put(act.id, act), kept), done="done")

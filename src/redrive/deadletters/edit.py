@@ -34,7 +34,7 @@ from redrive.deadletters.orders import (
     check_fits,
     check_order,
     difference,
-    forgotten,
+    list_forgotten,
     make_order,
     text_of,
 )
@@ -78,7 +78,7 @@ async def preview(core: Core, id: str, payload: Mapping[str, Json]) -> EditPrevi
 async def edit(core: Core, id: str, order: Order, repeat: Sequence[str]) -> Job:
     """Edits one dead letter and redrives it. Checks first, so that a refused edit drops no remembered steps."""
     job = await check_order(core, order, id)
-    puts, gone = await forgotten(core.store, job, repeat)
+    puts, gone = await list_forgotten(core.store, job, repeat)
     if gone:
         order = order._replace(words={**order.words, GONE: len(gone)})
     await commit_in_parts(core.store, gone, what=f"the steps of job {job.short_id} were forgotten")

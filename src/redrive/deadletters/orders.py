@@ -77,9 +77,9 @@ def make_order(core: Core, verb: Verb, words: Mapping[str, Any], who: str, why: 
     else:
         write = partial(write_input, core, who, why)
         change = None if verb.change is None else partial(verb.change, words, write)
-        decide = partial(redriven, core, who=who, why=why, change=change)
+        decide = partial(send_back, core, who=who, why=why, change=change)
     kept = words_to_keep(verb, words) if words else NOTHING
-    size = SIZE if not verb.documents else SIZE_WITH_DOCUMENTS
+    size = SIZE_WITH_DOCUMENTS if verb.documents else SIZE
     spare = None if verb.spares is None else partial(verb.spares, words)
     return Order(verb.name, who, why, decide, kept, size, verb.recalls, spare)
 
@@ -119,13 +119,13 @@ async def _propose(
         await _recall(core, order, job, now)
         return None
     decided = order.decide(job, now)
-    move, made = (decided, ()) if isinstance(decided, Transition) else decided
-    before = {verbs.NOTE: made[0].key} if move is None else move.before(NOT_RESTORED)
+    move, beside = (decided, ()) if isinstance(decided, Transition) else decided
+    before = {verbs.NOTE: beside[0].key} if move is None else move.before(NOT_RESTORED)
     documents = tuple([await _read_document(core.store, put) for put in puts])
     words = dict(order.words)
     act = Act(job.id, order.verb, now, order.who, order.why, words, job_id=job.id, number=1, moved=1, chunks=1)
     items = ACT_ITEMS.put(CHUNK_KEY.format(job.id, 0), ActChunk(now, (ActItem(job.id, before, documents),)))
-    whole = (*puts, *made, ACT.put(act.id, act), items)
+    whole = (*puts, *beside, ACT.put(act.id, act), items)
     moves = [] if move is None else [move]
     if move is not None and job.options_json is not None:
         others = await companions_of(core.store, core.clock, move)
@@ -228,7 +228,7 @@ _READ: Final[dict[verbs.Reading, Callable[[Any, str, Any], Any]]] = {
 # ---- back to the queue
 
 
-def redriven(
+def send_back(
     core: Core,
     job: Job,
     now: float,
@@ -260,7 +260,7 @@ def make_revival(core: Core, who: str, why: str) -> Order:
     def decide(job: Job, now: float) -> Transition:
         if job.state is State.dead and job.may_have_landed:
             raise JobNotReady(LOOK_FIRST.format(id=job.short_id), job_id=job.id)
-        return redriven(core, job, now, who, why)
+        return send_back(core, job, now, who, why)
 
     return Order("redrive", who, why, decide)
 
@@ -314,7 +314,7 @@ class Forgotten(NamedTuple):
     gone: list[Put]
 
 
-async def forgotten(store: Store, job: Job, repeat: Sequence[str] = ()) -> Forgotten:
+async def list_forgotten(store: Store, job: Job, repeat: Sequence[str] = ()) -> Forgotten:
     """Collects what an edit drops: remembered steps, what to verify outside, and the effects to repeat."""
     if repeat:
         effects = [effect.name for effect in await read_effects(store, job.id)]

@@ -135,6 +135,6 @@ def needs_its_own(move: Transition) -> bool:
     return "changes_json" in move.set
 
 
-def untouched(job: Job, verb: str, at: float | None) -> bool:
+def is_untouched(job: Job, verb: str, at: float | None) -> bool:
     """Whether the job is unchanged since the act at that time."""
     return job.state is ACTS[verb].leaves and job.updated_at == at

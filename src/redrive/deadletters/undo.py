@@ -35,7 +35,7 @@ from redrive.deadletters.triage import (
     ActItem,
     Refused,
     before_key,
-    untouched,
+    is_untouched,
 )
 from redrive.deadletters.verbs import JOB_NOTE, VERBS, Back, take_back
 from redrive.errors import InvalidInput
@@ -99,18 +99,10 @@ class Undoing:
             return run.undo_id
         items = [item async for chunk in self._redrives.chunks(run) for item in _moved_items(chunk)]
         undo = RedriveRun(
-            new_id(now, secrets.randbits(74)),
-            "moving",
-            who,
-            why,
-            now,
-            f"act {run.id}",
-            len(items),
-            by_group=run.by_group,
-            open_in=(0,) * -(-len(items) // CHUNK),
-            verb=UNDO,
+            new_id(now, secrets.randbits(74)), "moving", who, why, now, f"act {run.id}", len(items),
+            by_group=run.by_group, open_in=(0,) * -(-len(items) // CHUNK), verb=UNDO,
             said={"act": run.id, "verb": run.verb},
-        )
+        )  # fmt: skip
         chunks = [tuple(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK)]
         try:
             await self._redrives.launch(undo, chunks, beside=partial(self._name_undo_run, run.id, undo.id, who))
@@ -179,7 +171,7 @@ class Undoing:
                 puts.append(JOB_NOTE.drop(str(item.before[JOB_NOTE.name])))
             elif job is None:
                 left.append(Refused(item.job_id, "it is no more"))
-            elif not untouched(job, act.verb, chunk.at):
+            elif not is_untouched(job, act.verb, chunk.at):
                 left.append(Refused(job.id, f"it was changed since: it is {job.state}"))
             else:
                 moves.append(take_back(VERBS[act.verb], Back(job, await self._before(item), now, who, why)))

@@ -295,39 +295,22 @@ def _check_delayed(words: Mapping[str, Any], job: Job) -> None:
 # ---- the table
 
 _AGENT: Final = Word(
-    "agent",
-    "name",
-    "To which agent",
-    "--to",
-    "NAME",
-    "Who is to do it.",
+    "agent", "name", "To which agent", "--to", "NAME", "Who is to do it.",
     "A consent or an approval that was given for another agent does not carry over.",
-)
+)  # fmt: skip
 _OWNER: Final = Word("owner", "name", "Who sees to it", "--to", "NAME", "Who sees to it.")
 _UNTIL: Final = Word("until", "moment", "When it comes back", "--for", "TIME", "e.g. 8h, 3d, or a time.", default="1d")
 _LANE: Final = Word("lane", "lane", "Lane", None, "LANE")
 _TEXT: Final = Word("text", "text", "Note", None, "TEXT", kept=False)
 _PAYLOAD: Final = Word("payload", "input", "Input, as JSON", None, "JSON", kept=False, many=False)
 _REPEAT: Final = Word(
-    "repeat",
-    "effects",
-    "Effects to do again",
-    "--repeat",
-    "EFFECT",
-    "Do this effect again, although it has landed.",
-    default="",
-    many=False,
-)
+    "repeat", "effects", "Effects to do again", "--repeat", "EFFECT", "Do this effect again, although it has landed.",
+    default="", many=False,
+)  # fmt: skip
 _PATCH: Final = Word(
-    "patch",
-    "patch",
-    "Patch, as JSON",
-    "--patch",
-    "JSON",
-    "A merge patch: the fields to change; null removes one.",
-    kept=False,
-    one=False,
-)
+    "patch", "patch", "Patch, as JSON", "--patch", "JSON", "A merge patch: the fields to change; null removes one.",
+    kept=False, one=False,
+)  # fmt: skip
 
 TABLE: Final = (
     Verb(
@@ -414,7 +397,7 @@ ACTS: Final[dict[str, Verb]] = {**VERBS, PURGE.name: PURGE}
 PAST: Final[dict[str, str]] = {**{name: verb.past for name, verb in ACTS.items()}, "undo": "taken back"}
 
 
-def verb_named(name: str, known: Mapping[str, Verb] = VERBS) -> Verb:
+def find_verb(name: str, known: Mapping[str, Verb] = VERBS) -> Verb:
     """Returns the row of a verb; refuses an unknown verb by name."""
     if name not in known:
         raise InvalidInput(field="verb", problem=f"{name!r:.80} is not one of {', '.join(known)}")

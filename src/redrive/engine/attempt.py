@@ -86,7 +86,7 @@ class AttemptRunner:
         """Run a step of a workflow; its dependents move in the same commit."""
         commit = await self._run(state)
         try:
-            return await self.workflows.accompanied(commit) if commit is not None else None
+            return await self.workflows.add_companions(commit) if commit is not None else None
         except StoreError as error:  # the end of the step is committed; the scheduler moves its dependents later
             job = state.job
             log.warning("job %s (%s): its dependents wait for the scheduler: %s", job.short_id, job.task, error)

@@ -128,7 +128,7 @@ class WorkflowSteps:
 
     # -- at a step's end
 
-    async def accompanied(self, commit: Commit) -> Commit:
+    async def add_companions(self, commit: Commit) -> Commit:
         """Adds the dependents' moves to the commit that ends a step. An error with the moves does not fail the step."""
         try:
             others = await self.companions(commit.transitions[0])

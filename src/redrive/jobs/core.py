@@ -72,7 +72,7 @@ async def move_job(core: Core, id: str, arrow: Callable[[Job, float], Transition
         job = await find_job(core.store, id)
         move = arrow(job, core.clock.now())
         others = (await companions_of(core.store, core.clock, move))[: ROOM - len(puts)]
-        return Proposal(f"job {job.short_id}", move, (move, *others), puts, done=move.move)
+        return Proposal(job, move, (move, *others), puts, done=move.move)
 
     move, fences = await decide_and_commit(core.store, decide)
     return move.after(fences[0])

@@ -14,9 +14,9 @@ from redrive.core.lifecycle import Transition, is_deferred
 from redrive.core.store import MAX_PARTS, Put
 from redrive.deadletters import orders
 from redrive.deadletters.bulk_run import UNDO, RedriveRun, RunItem, skipped, taken
-from redrive.deadletters.orders import Order, forgotten, reason_to_recall
+from redrive.deadletters.orders import Order, list_forgotten, reason_to_recall
 from redrive.deadletters.redrives.selection import judge_job, without_id
-from redrive.deadletters.triage import ACT_BEFORE, NOT_APART, NOT_RESTORED, before_key, needs_its_own, untouched
+from redrive.deadletters.triage import ACT_BEFORE, NOT_APART, NOT_RESTORED, before_key, is_untouched, needs_its_own
 from redrive.deadletters.verbs import ACTS, JOB_NOTE, VERBS, Back, Decided, take_back
 from redrive.engine.workflow_steps import companions_of, is_step
 from redrive.errors import JobError
@@ -107,7 +107,7 @@ class Mover:
 
     async def _forget_for_edit(self, item: RunItem, job: Job, decided: Decided, now: float) -> MovedItem:
         """Drops what was remembered for the old input, and keeps the documents with the item for undo."""
-        gone = await forgotten(self._core.store, job)
+        gone = await list_forgotten(self._core.store, job)
         if gone.gone:
             many = len(gone.puts) + len(gone.gone)
             return MovedItem(skipped(item, f"has {many} remembered steps, which are too many: edit it by its id"))
@@ -141,7 +141,7 @@ class Mover:
             return MovedItem(taken(item, 0, now), None, (JOB_NOTE.drop(str(item.before[JOB_NOTE.name])),))
         if job is None:
             return MovedItem(skipped(item, "it is no more"))
-        if not untouched(job, verb.name, item.at):
+        if not is_untouched(job, verb.name, item.at):
             return MovedItem(skipped(item, f"it was changed since: it is {job.state}"))
         before = dict(item.before)
         if item.apart:

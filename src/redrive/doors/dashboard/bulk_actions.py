@@ -63,7 +63,7 @@ async def plan_action(request: PageRequest) -> Values | Response:
         return go_to(request, request.address("export", query=choice.query))
     if name == "edit":
         return go_to(request, request.address("edit_many", query=choice.query))
-    verb = core_verbs.verb_named(name, OFFERED)
+    verb = core_verbs.find_verb(name, OFFERED)
     if choice.nothing:
         return go_to(request, request.address("dead_letters", query=choice.filters), NOTHING_SELECTED, kind="bad")
     plan = await (_plan_redrive(request.rd, choice) if name == "redrive" else _plan_verb(request.rd, choice, name))
@@ -151,7 +151,7 @@ async def act_on_many(request: PageRequest, form: Form) -> Response:
         run = await rd.redrives.start(**form.run_options(), **scope, **by)
         started = f"Started with {words.counted(run.total, 'dead letter')}."
         return go_to(request, request.address("redrive", id=run.id), started)
-    verb = core_verbs.verb_named(name, UNDOABLE)
+    verb = core_verbs.find_verb(name, UNDOABLE)
     given = {**(by if verb.why else {"who": by["who"]}), **read_words(verb, form, many=True)}
     acted = cast(Acted, await rd.dead.do(verb.name, **split_scope(scope), **given))
     if choice.all and set(choice.filters) == {"group"}:
