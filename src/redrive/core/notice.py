@@ -204,10 +204,6 @@ ESCALATED: Final = "escalated"
 DEFERRED: Final = "deferred"
 
 
-def owner_inbox(owner: str) -> str:
-    return f"{OWNER}{owner}"
-
-
 _BROUGHT_BEFORE: Final = ("recalled", "rerouted")
 """Moves that may bring a job to the attention of its current owner."""
 TELLING: Final = frozenset({"held_back", *_BROUGHT_BEFORE})
@@ -236,7 +232,7 @@ def escalation_for(move: Transition) -> Notice | None:
     fold = job.fingerprint or job.id
     return Notice(
         f"{fold}.{kind}", kind, "actionable", "session", title, text, move.at, job.queue, job.task, job.id,
-        owner_inbox(job.owner), job.fresh_from, job.fingerprint,
+        f"{OWNER}{job.owner}", job.fresh_from, job.fingerprint,
     )  # fmt: skip
 
 

@@ -171,10 +171,6 @@ def read_words(core: Core, verb: Verb, given: Mapping[str, Any], *, many: bool =
     return {name: _READ[word.reading](core, name, given.get(name)) for name, word in takes.items()}
 
 
-def _name(core: Core, field: str, given: object) -> str:
-    return check_name(field, given)
-
-
 def _moment(core: Core, field: str, given: object) -> float:
     now = core.clock.now()
     at = later(field, given, now)
@@ -200,10 +196,6 @@ def _input(core: Core, field: str, given: Any) -> dict[str, Json]:
     return dict(given)
 
 
-def _effects(core: Core, field: str, given: object) -> list[str]:
-    return list(check_names(field, given or ()))
-
-
 def _patch(core: Core, field: str, given: object) -> dict[str, Json]:
     if not isinstance(given, dict) or not given:
         raise InvalidInput(field=field, problem='must be a JSON object with the fields to change: {"field": value}')
@@ -215,12 +207,12 @@ def _patch(core: Core, field: str, given: object) -> dict[str, Json]:
 
 
 _READ: Final[dict[verbs.Reading, Callable[[Any, str, Any], Any]]] = {
-    "name": _name,
+    "name": lambda core, field, given: check_name(field, given),
     "moment": _moment,
     "lane": _lane,
     "text": _text,
     "input": _input,
-    "effects": _effects,
+    "effects": lambda core, field, given: list(check_names(field, given or ())),
     "patch": _patch,
 }
 

@@ -12,7 +12,6 @@ from redrive.core.change import EffectiveInput, decode, own_names
 from redrive.core.documents import BLOB
 from redrive.core.job import Job
 from redrive.core.payload import Blob, blob_from
-from redrive.core.policy import Policy
 from redrive.core.store import Store
 from redrive.engine.attempt_state import AttemptState
 from redrive.engine.clock import Clock
@@ -67,27 +66,20 @@ class Inputs:
         return msgspec.json.encode(applied.payload).decode()
 
     async def _preflight(self, job: Job, handler: Handler, text: str) -> None:
-        verdict = (
-            credentials(find_missing_credentials(job, handler))
-            if handler.credentials or job.task == HTTP_TASK
-            else None
-        )
+        verdict = credentials(find_missing_credentials(job, handler))
         if job.first_failed_at is not None and verdict is None:
-            verdict = await self._still_wanted(job, self._registry.policy_for(job))
+            policy = self._registry.policy_for(job)
+            if policy.max_age is not None:
+                verdict = still_wanted(job, policy, await time_for_destroying(self._store, self._clock))
         if verdict is None and not surely_fits(text, self._registry.short):
             conditions = _conditions(handler, self._registry)
-            judged = fits(msgspec.json.decode(text), job.model, conditions)
-            if isinstance(judged, NotReady):
-                verdict = judged
-            elif judged is not None:
-                log.warning("job %s (%s): %s", job.short_id, job.task, "; ".join(judged.warnings))
+            answer = fits(msgspec.json.decode(text), job.model, conditions)
+            if isinstance(answer, NotReady):
+                verdict = answer
+            elif answer is not None:
+                log.warning("job %s (%s): %s", job.short_id, job.task, "; ".join(answer.warnings))
         if verdict is not None:
             raise Rejected(verdict)
-
-    async def _still_wanted(self, job: Job, policy: Policy) -> NotReady | None:
-        if policy.max_age is None:
-            return None
-        return still_wanted(job, policy, await time_for_destroying(self._store, self._clock))
 
     async def _blobs(self, job: Job) -> dict[int, Blob]:
         kept = await BLOB.all(self._store, f"{job.id}/")
@@ -121,8 +113,7 @@ def preflight(job: Job, handler: Handler | None, registry: Registry, now: float)
 
     Credentials are left out, because this process may not be the one that will run the job.
     """
-    policy = registry.policy_for(job)
-    if (too_old := still_wanted(job, policy, now)) is not None:
+    if (too_old := still_wanted(job, registry.policy_for(job), now)) is not None:
         return too_old
     if job.changes_json is None and surely_fits(job.payload or "", registry.short):
         return ()

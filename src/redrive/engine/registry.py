@@ -252,14 +252,11 @@ class Registry:
         policy = self.policy_for(job) if job is not None else handler.policy
         return policy.on_lost == "dead_letter" or handler.verifiable
 
-    def rules_for(self, handler: Handler | None) -> Sequence[tuple[str, Rule]]:
-        return (*(handler.rules if handler else ()), *self.rules)
-
     def cause_of(self, failure: Failure, handler: Handler | None, job: Job | None = None) -> Cause:
         """Classifies a failure of a task: by the task's own rules first, and knowing whether the task asks a model."""
         if reads_data(failure) and not failure.model_asked and _asks_a_model(handler, job):
             failure = msgspec.structs.replace(failure, model_asked=True)
-        return classify(failure, self.rules_for(handler))
+        return classify(failure, (*(handler.rules if handler else ()), *self.rules))
 
     def limited(self) -> dict[str, Policy]:
         """Returns the policies of the queues that have a concurrency or rate limit of their own."""

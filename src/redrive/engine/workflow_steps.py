@@ -249,7 +249,7 @@ class WorkflowSteps:
         }
         await self._look(sorted(before - self._done), states)
         verdict = judge(flow, held, states)
-        moves = [self._unblock(job, _name_steps_before(flow, job)) for job in verdict.ready]
+        moves = [self._unblock(job, ", ".join(flow.by_job[job.id].after)) for job in verdict.ready]
         moves += [self._let_go(job, step, None) for job, step in verdict.doomed]
         return await commit_each(self._store, [*strangers, *moves])
 
@@ -273,10 +273,6 @@ def _ends_a_step(commit: Commit) -> bool:
 def make_recommendation(flow: Flow) -> str:
     """Makes the recommendation for a step that waits."""
     return f"Nothing to do: it runs when the steps before it are done; see `redrive workflows {flow.id[-8:]}`."
-
-
-def _name_steps_before(flow: Flow, job: Job) -> str:
-    return ", ".join(flow.by_job[job.id].after)
 
 
 def _list_unfinished(flow: Flow, step: FlowStep, jobs: Sequence[Job]) -> list[str]:

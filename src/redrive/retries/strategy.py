@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -353,7 +353,8 @@ def _if_permanent(case: Case) -> Decision | None:
 def _if_unknown(case: Case) -> Decision | None:
     if case.cause.category != "unknown" or case.idempotent:
         return None
-    tries = case.failures if case.job.fresh_from == 0 else len(_list_failed(case.recent)) + 1
+    recent = sum(attempt.outcome == "failed" for attempt in case.recent)
+    tries = case.failures if case.job.fresh_from == 0 else recent + 1
     tries -= case.changed_tries  # changed tries do not count
     name = case.failure.error_class
     if case.effects:
@@ -383,10 +384,6 @@ def _option_to_retry(case: Case) -> str:
 
 def _option_to_give_up(case: Case) -> str:
     return f"give_up_on=({case.failure.error_class},)" if case.failure.kind == "exception" else "redrive.GiveUp"
-
-
-def _list_failed(attempts: Iterable[Attempt]) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt.outcome == "failed"]
 
 
 def _if_told_to_wait_long(case: Case) -> Decision | None:
