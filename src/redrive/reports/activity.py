@@ -9,6 +9,7 @@ most are: a job that was held and resolved is missing from the past, but no job 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -17,7 +18,7 @@ import msgspec
 from redrive.core.job import At
 from redrive.core.store import Minute, Tally
 from redrive.core.view import Keys, Share, Shown
-from redrive.failures.classify import DETAILS
+from redrive.reports.periods import category_of
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -104,46 +105,30 @@ def activity(
     A row may be finer than a bucket.
     """
     starts = buckets(now, number, step)
-    flows: dict[str, dict[str, list[int]]] = {}
-    gained: dict[str, list[int]] = {}
+    rows: dict[str, dict[str, list[int]]] = defaultdict(lambda: {flow: [0] * number for flow in (*FLOWS, _GAINED)})
     for one in moved:
         place = int((one.at - starts[0]) // step)
-        if not 0 <= place < number:
-            continue
-        _add(flows, gained, one, place, number)
-    names = sorted(flows.keys() | {name for name, left in unfinished.items() if left})
-    series = [_series(name, flows.get(name), gained.get(name), unfinished.get(name, 0), number) for name in names]
+        if 0 <= place < number:
+            row = rows[one.queue]
+            if one.move in AS:
+                row[AS[one.move]][place] += one.number
+            row[_GAINED][place] += one.number * ((one.move in BEGINS) - (one.move in ENDS))
+    names = sorted(rows.keys() | {name for name, left in unfinished.items() if left})
+    series = [_make_series(name, rows[name], unfinished.get(name, 0)) for name in names]
     return Activity(starts[0], now, step, starts, series, _total(series, number))
 
 
-def _add(
-    flows: dict[str, dict[str, list[int]]], gained: dict[str, list[int]], one: MoveCount, place: int, number: int
-) -> None:
-    if one.queue not in flows:
-        flows[one.queue] = {flow: [0] * number for flow in FLOWS}
-        gained[one.queue] = [0] * number
-    if one.move in AS:
-        flows[one.queue][AS[one.move]][place] += one.number
-    if one.move in BEGINS:
-        gained[one.queue][place] += one.number
-    elif one.move in ENDS:
-        gained[one.queue][place] -= one.number
+_GAINED: Final = "gained"
+"""The row of how many more jobs are unfinished after each bucket."""
 
 
-def _series(
-    name: str, flows: dict[str, list[int]] | None, gained: Sequence[int] | None, left: int, number: int
-) -> Series:
-    flat = _flat(name, number)
-    return Series(name, flows or flat.flows, _backwards(left, gained or [0] * number))
-
-
-def _backwards(left: int, gained: Sequence[int]) -> list[int]:
+def _make_series(queue: str, row: dict[str, list[int]], left: int) -> Series:
     """Computes the backlog at the end of each bucket from the backlog of now."""
-    found = [0] * len(gained)
-    for place in range(len(gained) - 1, -1, -1):
-        found[place] = max(0, left)
-        left -= gained[place]
-    return found
+    backlog = []
+    for gained in reversed(row.pop(_GAINED)):
+        backlog.append(max(0, left))
+        left -= gained
+    return Series(queue, row, backlog[::-1])
 
 
 def _total(series: Sequence[Series], number: int) -> Series:
@@ -198,15 +183,12 @@ def load(
 
 
 def _load(agent: str | None, now: Mapping[str, int], lately: Sequence[Tally]) -> AgentLoad:
-    happened: dict[str, int] = {}
-    mix: dict[str, int] = {}
+    happened, mix = Counter[str](), Counter[str]()
     for tally in lately:
-        move = AS.get(tally.move, tally.move)
-        happened[move] = happened.get(move, 0) + tally.number
+        happened[AS.get(tally.move, tally.move)] += tally.number
         if tally.move in ("retried", "buried") and tally.error_class:
-            category = DETAILS[tally.detail][0] if tally.detail in DETAILS else "unknown"
-            mix[category] = mix.get(category, 0) + tally.number
+            mix[category_of(tally.detail)] += tally.number
     ranked = dict(sorted(mix.items(), key=lambda entry: (-entry[1], entry[0])))
     states = {state: now.get(state, 0) for state in (*UNFINISHED, "dead")}
-    done, retried, buried = (happened.get(move, 0) for move in ("succeeded", "retried", "buried"))
-    return AgentLoad(agent, **states, done=done, retried=retried, buried=buried, mix=ranked)
+    ended = {"done": happened["succeeded"], "retried": happened["retried"], "buried": happened["buried"]}
+    return AgentLoad(agent, **states, **ended, mix=ranked)

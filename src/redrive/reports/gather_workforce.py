@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from redrive.core.job import State
@@ -9,15 +10,7 @@ from redrive.core.store import Filter
 from redrive.core.timings import TimedBy
 from redrive.engine.paging import read_pages
 from redrive.engine.worker_registry import WORKER, list_living
-from redrive.reports.workforce import (
-    Paces,
-    TaskView,
-    WorkerView,
-    attempts_by,
-    queues_of,
-    running_by_worker,
-    task_counts,
-)
+from redrive.reports.workforce import Paces, TaskView, WorkerView, running_by_worker, sum_paces
 
 if TYPE_CHECKING:
     from redrive.jobs.core import Core
@@ -30,7 +23,7 @@ async def paces(core: Core, by: TimedBy) -> Paces:
     """Reads attempt counts and timings of every task or queue, in bounded time."""
     now = core.clock.now()
     totals = await core.store.totals(now - DAY, now + 3600.0)
-    return Paces(attempts_by(totals, by), {timing.name: timing for timing in await core.store.timings(by)})
+    return sum_paces(totals, await core.store.timings(by), by)
 
 
 async def workers(core: Core) -> list[WorkerView]:
@@ -43,15 +36,9 @@ async def workers(core: Core) -> list[WorkerView]:
         WorkerView(
             id=kept.key,
             heard_at=said.at,
-            since=said.since,
-            version=said.version,
-            concurrency=said.concurrency,
             running=running.get(kept.key, ()),
-            tasks=said.tasks,
-            queues=said.queues,
-            agents=said.agents,
             blocked=str(said.blocked) if said.blocked is not None else None,
-            stopping=said.stopping,
+            **{name: getattr(said, name) for name in ANNOUNCED},
         )
         for kept in await WORKER.all(store)
         if (said := kept.value).lives(now)
@@ -62,34 +49,25 @@ async def workers(core: Core) -> list[WorkerView]:
 async def tasks(core: Core) -> list[TaskView]:
     """Lists every task that has jobs, or that a living worker or this process knows, by name."""
     store, now = core.store, core.clock.now()
-    counted = await store.count(Filter(), by=("task", "queue", "state"))
-    counts, queues = task_counts(counted), queues_of(counted)
+    counts, queues = defaultdict[str, Counter[str]](Counter), defaultdict[str, set[str]](set)
+    for (task, queue, state), number in (await store.count(Filter(), by=("task", "queue", "state"))).items():
+        counts[str(task)][str(state)] += number
+        queues[str(task)].add(str(queue))
     announced = [worker.tasks for worker in await list_living(store, now)]
-    found = await paces(core, "task")
     names = sorted({*counts, *core.registry.handlers, *(task for known in announced for task in known)})
+    pace = await paces(core, "task")
     return [
-        _task(
-            name, queues.get(name, ()) or (core.registry.queue_of_task(name),), counts.get(name, {}), announced, found
+        TaskView(
+            name=name,
+            queues=tuple(sorted(queues[name])) or (core.registry.queue_of_task(name),),
+            workers=sum(name in known for known in announced),
+            **pace.of(name) | {state: counts[name][state] for state in STATES},
         )
         for name in names
     ]
 
 
-def _task(
-    name: str, queues: tuple[str, ...], counts: dict[str, int], announced: list[frozenset[str]], found: Paces
-) -> TaskView:
-    attempts, timing = found.of(name)
-    return TaskView(
-        name=name,
-        queues=queues,
-        **{state: counts.get(state, 0) for state in STATES},
-        workers=sum(name in known for known in announced),
-        succeeded=attempts.succeeded,
-        failed=attempts.failed,
-        waited=timing.waited,
-        took=timing.took,
-    )
-
-
+ANNOUNCED: Final = ("since", "version", "concurrency", "tasks", "queues", "agents", "stopping")
+"""What a worker says of itself and is shown as it is."""
 STATES: Final = ("waiting", "running", "held", "done", "dead")
 """The states in which the jobs of a task are counted."""

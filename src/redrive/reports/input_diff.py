@@ -32,7 +32,7 @@ def difference(core: Core, job: Job, one: int, other: int, *, secrets: bool) -> 
         raise InvalidInput(field="run", problem=f"{min(missing)} is not a run of this job; there are {known}")
     handler = core.registry.handlers.get(job.task)
     adapt, count = handler.adapt if handler else None, core.registry.count
-    return _by_whom(runs[one], runs[other]) + diff(given[one], given[other], adapt=adapt, count=count)
+    return compare_whose(runs[one], runs[other]) + diff(given[one], given[other], adapt=adapt, count=count)
 
 
 def _input(core: Core, job: Job, attempt: Attempt) -> Json:
@@ -41,7 +41,7 @@ def _input(core: Core, job: Job, attempt: Attempt) -> Json:
     return apply(job.arguments, decode(attempt.changes), adapt, count, names=own_names(attempt)).payload
 
 
-def _by_whom(one: Attempt, other: Attempt) -> list[str]:
+def compare_whose(one: Attempt, other: Attempt) -> list[str]:
     """Describes the agent and the model of two runs where they differ."""
     names = (("agent", one.agent, other.agent), ("model", one.model, other.model))
     return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in names if before != after]

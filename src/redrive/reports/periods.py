@@ -15,6 +15,7 @@ So auto-resolved + human-required + open = dead letters, always. Time to resolut
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -56,34 +57,30 @@ class Period(msgspec.Struct, frozen=True):
 
 def months(now: float, number: int, zone: tzinfo) -> list[Period]:
     """Lists the last months, with the month of `now`."""
-    today = datetime.fromtimestamp(now, zone)
+    today, found = datetime.fromtimestamp(now, zone), []
     last = today.year * 12 + today.month - 1
-    return [_month(divmod(index, 12), today, zone) for index in range(last - number + 1, last + 1)]
-
-
-def _month(year_month: tuple[int, int], today: datetime, zone: tzinfo) -> Period:
-    year, month = year_month
-    start = datetime(year, month + 1, 1, tzinfo=zone)
-    following = datetime(year + (month == 11), (month + 1) % 12 + 1, 1, tzinfo=zone)
-    label = f"{start:%b} {year}"
-    if following > today:
-        days = f" (1-{today.day})" if today.day > 1 else " (1)"
-        return Period(f"{start:%Y-%m}", label + days, start.timestamp(), today.timestamp(), complete=False)
-    return Period(f"{start:%Y-%m}", label, start.timestamp(), following.timestamp())
+    for index in range(last - number + 1, last + 1):
+        start, following = (datetime(one // 12, one % 12 + 1, 1, tzinfo=zone) for one in (index, index + 1))
+        days = "" if following <= today else f" (1-{today.day})" if today.day > 1 else " (1)"
+        found.append(_make_period(f"{start:%Y-%m}", f"{start:%b %Y}{days}", start, following, today))
+    return found
 
 
 def weeks(now: float, number: int, zone: tzinfo) -> list[Period]:
     """Lists the last weeks, with the week of `now`. A week begins on Monday."""
-    today = datetime.fromtimestamp(now, zone)
+    today, found = datetime.fromtimestamp(now, zone), []
     monday = today.date() - timedelta(days=today.weekday())
-    found = []
     for back in range(number - 1, -1, -1):
         first, following = monday - timedelta(weeks=back), monday - timedelta(weeks=back - 1)
         start, end = (datetime(day.year, day.month, day.day, tzinfo=zone) for day in (first, following))
-        over, name = end <= today, "{}-W{:02}".format(*first.isocalendar()[:2])
-        label = f"{name} (from {first:%d %b})"
-        found.append(Period(name, label, start.timestamp(), (end if over else today).timestamp(), complete=over))
+        name = "{}-W{:02}".format(*first.isocalendar()[:2])
+        found.append(_make_period(name, f"{name} (from {first:%d %b})", start, end, today))
     return found
+
+
+def _make_period(name: str, label: str, start: datetime, end: datetime, today: datetime) -> Period:
+    over = end <= today
+    return Period(name, label, start.timestamp(), (end if over else today).timestamp(), complete=over)
 
 
 def days(since: float, until: float, zone: tzinfo) -> list[tuple[float, float]]:
@@ -246,26 +243,25 @@ class _Account:
 
     def __init__(self) -> None:
         self.ended = 0
-        self.outcomes: dict[str, int] = {}
-        self.seconds: dict[str, float] = {}
+        self.outcomes = Counter[str]()
+        self.seconds: dict[str, float] = defaultdict(float)
 
-    def counted(self, total: Total) -> None:
+    def add_total(self, total: Total) -> None:
         if total.move in ENDED:
             self.ended += total.number
 
-    def became(self, outcome: OutcomeTally) -> None:
-        what: str = outcome.what
-        if what == "open" and outcome.name not in COMES_BACK:
+    def add_outcome(self, outcome: OutcomeTally) -> None:
+        if outcome.what == "open" and outcome.name not in COMES_BACK:
             return  # the dead letter waits for a person, like all without another outcome
-        self.outcomes[what] = self.outcomes.get(what, 0) + outcome.number
-        self.seconds[what] = self.seconds.get(what, 0.0) + outcome.seconds
+        self.outcomes[outcome.what] += outcome.number
+        self.seconds[outcome.what] += outcome.seconds
 
     def row(self, period: Period) -> Row:
         died, auto, person, open_, deferred, back = (
-            self.outcomes.get(what, 0) for what in ("died", "auto", "person", "open", "deferred", "back")
+            self.outcomes[what] for what in ("died", "auto", "person", "open", "deferred", "back")
         )
         processed = max(died, self.ended - back + died)
-        spent = (self.seconds.get("auto", 0.0), self.seconds.get("person", 0.0))
+        spent = (self.seconds["auto"], self.seconds["person"])
         return Row(
             period.name, period.label, period.since, period.until, period.complete,
             processed, died, auto, person, open_, deferred, *spent,
@@ -283,16 +279,16 @@ class Book(msgspec.Struct, frozen=True):
 
 def report(kind: Kind, tz: str, books: Sequence[Book]) -> Report:
     """Makes the report: periods in order, their sum, and the causes. Leaves out empty periods at the beginning."""
-    agents, total = dict[str | None, _Account](), _Account()
+    agents, total = defaultdict[str | None, _Account](_Account), _Account()
     rows = []
     for book in books:
         account = _Account()
         for move in book.totals:
-            for one in (account, total, agents.setdefault(move.agent, _Account())):
-                one.counted(move)
+            for one in (account, total, agents[move.agent]):
+                one.add_total(move)
         for outcome in book.outcomes:
-            for one in (account, total, agents.setdefault(outcome.agent, _Account())):
-                one.became(outcome)
+            for one in (account, total, agents[outcome.agent]):
+                one.add_outcome(outcome)
         rows.append(account.row(book.period))
     first = next((index for index, row in enumerate(rows) if not row.empty), len(rows) - 1)
     begin, end = books[0].period, books[-1].period
@@ -323,34 +319,32 @@ def _agents(whole: Period, agents: Mapping[str | None, _Account]) -> list[Row]:
 
 def _strategies(books: Sequence[Book]) -> list[StrategyRate]:
     """Lists how often each strategy worked and failed, the most tried strategy first."""
-    counted: dict[str, list[int]] = {}
+    times = Counter[tuple[str, str]]()
     for outcome in (outcome for book in books for outcome in book.outcomes):
-        if outcome.what in ("worked", "failed"):
-            counts = counted.setdefault(outcome.name, [0, 0])
-            counts[outcome.what == "failed"] += outcome.number
-    rates = [StrategyRate(name, worked, failed) for name, (worked, failed) in counted.items()]
+        times[outcome.name, outcome.what] += outcome.number
+    names = {name for name, what in times if what in ("worked", "failed")}
+    rates = [StrategyRate(name, times[name, "worked"], times[name, "failed"]) for name in names]
     return sorted(rates, key=lambda rate: (-rate.tried, rate.strategy))
 
 
 def _causes(latest: Iterable[Tally], earlier: Iterable[Tally]) -> list[CauseRow]:
     """Lists the causes of failures in the latest period, the most dead letters first."""
-    now, before = _by_detail(latest), _by_detail(earlier)
-    rows = []
-    for detail in now.keys() | before.keys():
-        (failed, buried), (_, buried_before) = now.get(detail, (0, 0)), before.get(detail, (0, 0))
-        rows.append(CauseRow(category_of(detail), detail, failed, buried, buried_before))
-    shown = [row for row in rows if row.failed or row.buried_before]
-    return sorted(shown, key=lambda row: (-row.buried, -row.failed, row.detail))
+    (failed, buried), (_, before) = _by_detail(latest), _by_detail(earlier)
+    rows = [
+        CauseRow(category_of(detail), detail, failed[detail], buried[detail], before[detail])
+        for detail in failed.keys() | before.keys()
+        if failed[detail] or before[detail]
+    ]
+    return sorted(rows, key=lambda row: (-row.buried, -row.failed, row.detail))
 
 
-def _by_detail(tallies: Iterable[Tally]) -> dict[str, tuple[int, int]]:
-    """Sums up failed attempts and dead letters by detail."""
-    found: dict[str, tuple[int, int]] = {}
+def _by_detail(tallies: Iterable[Tally]) -> tuple[Counter[str], Counter[str]]:
+    """Sums up failed attempts, and dead letters, by detail."""
+    failed, buried = Counter[str](), Counter[str]()
     for tally in filter(_is_failure, tallies):
-        failed, buried = found.get(tally.detail or "unknown", (0, 0))
-        burials = tally.number if tally.move in BURIED else 0
-        found[tally.detail or "unknown"] = (failed + tally.number, buried + burials)
-    return found
+        failed[tally.detail or "unknown"] += tally.number
+        buried[tally.detail or "unknown"] += tally.number * (tally.move in BURIED)
+    return failed, buried
 
 
 def _is_failure(tally: Tally) -> bool:
@@ -435,10 +429,9 @@ def failure_log(
 
 
 def _sums(lines: Iterable[FailureLine], name: Column) -> dict[str, int]:
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for line in lines:
-        key = getattr(line, name) or ""
-        sums[key] = sums.get(key, 0) + line.failed
+        sums[getattr(line, name) or ""] += line.failed
     return dict(sorted(sums.items(), key=lambda entry: entry[0] if name == "day" else (-entry[1], entry[0])))
 
 
@@ -446,16 +439,16 @@ def failure_lines(
     tallies: Iterable[Tally], since: float, until: float, zone: tzinfo, fits: Callable[[Tally, str], bool]
 ) -> list[FailureLine]:
     """Lists the failures of the hours that begin in the time. `fits` gets each tally and its category."""
-    sums: dict[tuple[str, str | None, str, str, str, str], list[int]] = {}
+    sums: dict[tuple[str, str | None, str, str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     dates: dict[float, str] = {}
     for tally in tallies:
         detail = tally.detail or "unknown"
         if not (since <= tally.hour < until and _is_failure(tally) and fits(tally, category_of(detail))):
             continue
         day = dates.get(tally.hour) or dates.setdefault(tally.hour, _date(tally.hour, zone))
-        counts = sums.setdefault((day, tally.agent, detail, tally.error_class, tally.queue, tally.task), [0, 0])
+        counts = sums[day, tally.agent, detail, tally.error_class, tally.queue, tally.task]
         counts[0] += tally.number
-        counts[1] += tally.number if tally.move in BURIED else 0
+        counts[1] += tally.number * (tally.move in BURIED)
     lines = [
         FailureLine(day, agent, category_of(detail), detail, error_class or "unknown", queue, task, failed, buried)
         for (day, agent, detail, error_class, queue, task), (failed, buried) in sums.items()

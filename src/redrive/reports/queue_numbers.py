@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from redrive.core.policy import Policy
-from redrive.core.timings import Span, Timing
+from redrive.core.timings import Span
 from redrive.core.view import Name, Shown
 from redrive.core.words import span
-from redrive.reports.workforce import AttemptCounts, Paces, failure_rate
+from redrive.reports.workforce import Paces, failure_rate
 
 OLD_DEFERRAL: Final = 7 * 86400.0
 """Age from which on a deferral may have been forgotten."""
@@ -106,13 +106,7 @@ class QueueView(QueueNumbers, frozen=True):
 
 def with_paces(queues: Sequence[QueueNumbers], paces: Paces) -> list[QueueView]:
     """Adds to the numbers of queues how fast the queues go."""
-    return [_view(msgspec.structs.asdict(numbers), *paces.of(numbers.name)) for numbers in queues]
-
-
-def _view(numbers: dict[str, Any], attempts: AttemptCounts, timing: Timing) -> QueueView:
-    return QueueView(
-        **numbers, succeeded=attempts.succeeded, failed=attempts.failed, waited=timing.waited, took=timing.took
-    )
+    return [QueueView(**msgspec.structs.asdict(numbers), **paces.of(numbers.name)) for numbers in queues]
 
 
 def returning(number: int, next_back: float | None) -> str:

@@ -129,7 +129,7 @@ def words(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     head = count_alike(old, new)
     tail = count_alike(old[head:][::-1], new[head:][::-1])
     inner_old, inner_new = old[head : len(old) - tail], new[head : len(new) - tail]
-    first, last = "".join(_ending(old[:head])), "".join(_start(old[len(old) - tail :]))
+    first, last = "".join(_cut_out(old[:head], 0, AROUND)), "".join(_cut_out(old[len(old) - tail :], AROUND, 0))
     left, right = _match(inner_old, inner_new)
     return _join(Part(first), *left, Part(last)), _join(Part(first), *right, Part(last))
 
@@ -140,7 +140,7 @@ def _match(old: Sequence[str], new: Sequence[str]) -> tuple[list[Part], list[Par
     left, right = [], []
     for kind, i, j, k, m in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
-            kept = Part("".join(_middle(old[i:j])))
+            kept = Part("".join(_cut_out(old[i:j], AROUND, AROUND)))
             left.append(kept)
             right.append(kept)
             continue
@@ -149,16 +149,12 @@ def _match(old: Sequence[str], new: Sequence[str]) -> tuple[list[Part], list[Par
     return left, right
 
 
-def _ending(found: Sequence[str]) -> Sequence[str]:
-    return found if len(found) <= 2 * AROUND else ["… ", *found[-AROUND:]]
-
-
-def _start(found: Sequence[str]) -> Sequence[str]:
-    return found if len(found) <= 2 * AROUND else [*found[:AROUND], " …"]
-
-
-def _middle(found: Sequence[str]) -> Sequence[str]:
-    return found if len(found) <= 4 * AROUND else [*found[:AROUND], " … ", *found[-AROUND:]]
+def _cut_out(found: Sequence[str], first: int, last: int) -> Sequence[str]:
+    """Keeps so many words of the beginning and of the end, where the text is more than twice as long."""
+    if len(found) <= 2 * (first + last):
+        return found
+    mark = f"{' ' if first else ''}…{' ' if last else ''}"
+    return [*found[:first], mark, *found[len(found) - last :]]
 
 
 def _join(*parts: Part) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -49,14 +50,17 @@ class SignalActions:
 
     def channels(self) -> list[Channel]:
         """Lists the channels that `[signals]` names."""
-        said, found = self._core.settings.signals, []
-        if said.run:
-            name = f"run:{shlex.split(said.run)[0]}"
-            found.append(Channel(name, lambda message: self._run(said.run, message), one_by_one=True))
-        if said.enqueue:
-            name = f"enqueue:{said.enqueue}"
-            found.append(Channel(name, lambda message: self._enqueue(said.enqueue, message), one_by_one=True))
-        return found
+        signals = self._core.settings.signals
+        program = shlex.split(signals.run)[0] if signals.run else ""
+        actions = (
+            ("run", signals.run, program, self._run),
+            ("enqueue", signals.enqueue, signals.enqueue, self._enqueue),
+        )
+        return [
+            Channel(f"{how}:{name}", partial(perform, what), one_by_one=True)
+            for how, what, name, perform in actions
+            if what
+        ]
 
     async def _enqueue(self, task: str, message: Message) -> None:
         """Enqueues the task once per pain: the key names the pain and its start. The task's own pains start nothing.

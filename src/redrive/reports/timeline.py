@@ -6,7 +6,7 @@ order, so that a door only has to print. Facts that repeat a text from outside r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,6 +26,7 @@ from redrive.core.job import CYCLE, Attempt, Cause, Failure, Job, State, Usage, 
 from redrive.core.lifecycle import MAX_GRANTS
 from redrive.core.redact import redact_text
 from redrive.core.store import Event
+from redrive.core.words import clipped
 from redrive.deadletters.verbs import VERBS, Note
 from redrive.failures.classify import RULE_NOTES
 from redrive.reports.traceback_view import Raised, trace_of, where
@@ -269,8 +270,7 @@ def in_words(change: Change) -> str:
 
 
 def _short(text: str) -> str:
-    said = " ".join(redact_text(text).split())
-    return said if len(said) <= SHOWN else f"{said[: SHOWN - 1].rstrip()}…"
+    return clipped(redact_text(text), SHOWN)
 
 
 # ---- state of the job
@@ -378,15 +378,14 @@ def span(seconds: float) -> str:
 
 
 def _choices(job: Job) -> Iterator[NextStep]:
-    ways: dict[State, Callable[[Job], Iterator[NextStep]]] = {
-        State.held: _for_held,
-        State.dead: _for_dead,
-        State.discarded: _for_discarded,
-    }
     if job.state in (State.waiting, State.running):
         yield _cancel(job)
-    elif job.state in ways:
-        yield from ways[job.state](job)
+    elif job.state is State.held:
+        yield from _for_held(job)
+    elif job.state is State.dead:
+        yield from _for_dead(job)
+    elif job.state is State.discarded:
+        yield _verb(job, "restore", "Bring it back among the dead letters")
 
 
 def _cancel(job: Job) -> NextStep:
@@ -410,15 +409,16 @@ def _for_held(job: Job) -> Iterator[NextStep]:
 
 
 def _outcome(job: Job) -> Iterator[NextStep]:
-    command = f"redrive resolve {job.short_id}"
-    yield NextStep("landed", "It landed", "You looked, and it landed", f"{command} --landed --why TEXT", final=True)
-    yield NextStep(
-        "not_landed", "It did not land", "It did not land, run it again", f"{command} --not-landed --why TEXT"
-    )
+    command = f"redrive resolve {job.short_id} --not-landed --why TEXT"
+    yield _landed(job, "You looked, and it landed")
+    yield NextStep("not_landed", "It did not land", "It did not land, run it again", command)
+
+
+def _landed(job: Job, when: str) -> NextStep:
+    return NextStep("landed", "It landed", when, f"redrive resolve {job.short_id} --landed --why TEXT", final=True)
 
 
 def _for_dead(job: Job) -> Iterator[NextStep]:
-    id = job.short_id
     if job.may_have_landed:
         yield from _outcome(job)
     else:
@@ -430,13 +430,7 @@ def _for_dead(job: Job) -> Iterator[NextStep]:
     command = (lane.command or "").replace("LANE", other)
     yield msgspec.structs.replace(lane, label=f"Move to the {other} lane", command=command)
     if not job.may_have_landed:
-        yield NextStep(
-            "landed",
-            "It landed",
-            "You looked, and its effect landed after all",
-            f"redrive resolve {id} --landed --why TEXT",
-            final=True,
-        )
+        yield _landed(job, "You looked, and its effect landed after all")
     yield _verb(job, "discard", "Let it go")
 
 
@@ -462,7 +456,3 @@ _NEEDS_EDIT: Final = frozenset({"invalid_input", "impossible_task"})
 def may_run_again(job: Job) -> bool:
     """Returns whether a job has attempts left, or may be given fresh ones."""
     return job.grants < MAX_GRANTS or job.allowed is None or job.attempts < job.allowed
-
-
-def _for_discarded(job: Job) -> Iterator[NextStep]:
-    yield _verb(job, "restore", "Bring it back among the dead letters")

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from redrive.core.job import State
 from redrive.core.lifecycle import DEFERRED
 from redrive.core.store import Filter
-from redrive.deadletters.bulk_run import RedriveRun
 from redrive.engine.breakers import Breakers
 from redrive.engine.queue_pauses import read_paused_queues
 from redrive.engine.worker_registry import count_unattended, list_living
@@ -100,7 +99,8 @@ class Watch:
         """Judges the health of the store; also of a store that cannot be used, which is the first need."""
         try:
             if (stopped := self._core.store.failed) is None:
-                return await self._health()
+                queues = await self.numbers()
+                return health(queues, needs(await self.snapshot(queues)), await self._facts())
             problem = f"it has stopped itself: {stopped}"
         except StoreError as error:
             problem = str(error)
@@ -111,16 +111,13 @@ class Watch:
             ]
         )
 
-    async def _health(self) -> Health:
-        queues = await self.numbers()
-        return health(queues, needs(await self.snapshot(queues)), await self._facts())
-
     async def _facts(self) -> list[str]:
         """Lists what is wrong and needs no person: downstreams that are down, paused bulk redrives, busy single-slot
         workers, and sessions that repeat actions."""
         parked = await self._core.store.count(Filter(states=(State.held,), because="circuit_open"), by=("held_for",))
-        down = [in_words(breaker, parked.get((breaker.key,), 0)) for breaker in await self._down()]
-        paused = [f"redrive {run.short_id} is paused ({run.reason})" for run in await self._list_paused()]
+        down = [in_words(breaker, parked.get((breaker.key,), 0)) for breaker in await self.breakers() if breaker.down]
+        live = await self._redrives.live()  # what a failed canary or a person stopped, only a person resumes
+        paused = [f"redrive {run.short_id} is paused ({run.reason})" for run in live if run.state == "paused"]
         return down + paused + await self._one_at_a_time() + await self._repeats.facts()
 
     async def _one_at_a_time(self) -> list[str]:
@@ -132,16 +129,9 @@ class Watch:
             due > 0
         )
 
-    async def _list_paused(self) -> list[RedriveRun]:
-        """Lists paused bulk redrives, which a failed canary or a person stopped and only a person resumes."""
-        return [run for run in await self._redrives.live() if run.state == "paused"]
-
     async def breakers(self) -> list[Breaker]:
         """Lists the breakers of all downstreams, as far as any process noticed: which are down, and since when."""
         return await Breakers(self._core.store, self._core.clock).all()
-
-    async def _down(self) -> list[Breaker]:
-        return [breaker for breaker in await self.breakers() if breaker.down]
 
     async def stats(self) -> dict[str, Any]:
         """Counts jobs per queue and in total; `accepted` is the sum of all places where an accepted job can be."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -43,10 +44,10 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 def running_by_worker(jobs: Iterable[Job]) -> dict[str, tuple[RunningJob, ...]]:
     """Lists the running jobs of each worker, the oldest first."""
-    found: dict[str, list[RunningJob]] = {}
+    running: dict[str, list[RunningJob]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: job.started_at or 0.0):
-        found.setdefault(job.worker or "", []).append(RunningJob(job.id, job.task, job.started_at))
-    return {worker: tuple(running) for worker, running in found.items()}
+        running[job.worker or ""].append(RunningJob(job.id, job.task, job.started_at))
+    return {worker: tuple(of_worker) for worker, of_worker in running.items()}
 
 
 def failure_rate(succeeded: int, failed: int) -> float | None:
@@ -54,32 +55,28 @@ def failure_rate(succeeded: int, failed: int) -> float | None:
     return failed / (succeeded + failed) if succeeded or failed else None
 
 
-class AttemptCounts(NamedTuple):
-    """Number of attempts in some time that succeeded, and that failed."""
-
-    succeeded: int = 0
-    failed: int = 0
-
-
-def attempts_by(totals: Iterable[Total], by: TimedBy) -> dict[str, AttemptCounts]:
-    """Sums up how the attempts of every task or queue ended."""
-    found: dict[str, AttemptCounts] = {}
-    for total in totals:
-        name: str = getattr(total, by)
-        before = found.get(name, AttemptCounts())
-        done, failed = total.number * (total.move == "succeeded"), total.number * (total.move in FAILED)
-        found[name] = AttemptCounts(before.succeeded + done, before.failed + failed)
-    return found
-
-
 class Paces(NamedTuple):
-    """Attempts of the last day, and times of the last successes, of every task or queue."""
+    """Attempts of the last day that succeeded and failed, and times of the last successes, of every task or queue."""
 
-    attempts: Mapping[str, AttemptCounts]
+    succeeded: Mapping[str, int]
+    failed: Mapping[str, int]
     timings: Mapping[str, Timing]
 
-    def of(self, name: str) -> tuple[AttemptCounts, Timing]:
-        return self.attempts.get(name, AttemptCounts()), self.timings.get(name, Timing(name, None, None))
+    def of(self, name: str) -> dict[str, Any]:
+        """Returns the fields of a view that say how fast a task or a queue goes."""
+        timing = self.timings.get(name, Timing(name, None, None))
+        attempts = {"succeeded": self.succeeded.get(name, 0), "failed": self.failed.get(name, 0)}
+        return {**attempts, "waited": timing.waited, "took": timing.took}
+
+
+def sum_paces(totals: Iterable[Total], timings: Iterable[Timing], by: TimedBy) -> Paces:
+    """Sums up how the attempts of every task or queue ended."""
+    succeeded, failed = Counter[str](), Counter[str]()
+    for total in totals:
+        name: str = getattr(total, by)
+        succeeded[name] += total.number * (total.move == "succeeded")
+        failed[name] += total.number * (total.move in FAILED)
+    return Paces(succeeded, failed, {timing.name: timing for timing in timings})
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -108,20 +105,3 @@ class TaskView(msgspec.Struct, frozen=True):
     def failure_rate(self) -> float | None:
         """The share of the last day's attempts that failed; None where there were none."""
         return failure_rate(self.succeeded, self.failed)
-
-
-def task_counts(counted: Mapping[tuple[str | None, ...], int]) -> dict[str, dict[str, int]]:
-    """Sums up jobs by task and state, from a count by task, queue and state."""
-    found: dict[str, dict[str, int]] = {}
-    for (task, _, state), number in counted.items():
-        states = found.setdefault(str(task), {})
-        states[str(state)] = states.get(str(state), 0) + number
-    return found
-
-
-def queues_of(counted: Mapping[tuple[str | None, ...], int]) -> dict[str, tuple[str, ...]]:
-    """Lists the queues in which each task has jobs."""
-    found: dict[str, set[str]] = {}
-    for task, queue, _ in counted:
-        found.setdefault(str(task), set()).add(str(queue))
-    return {task: tuple(sorted(queues)) for task, queues in found.items()}

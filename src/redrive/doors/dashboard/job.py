@@ -18,13 +18,13 @@ from redrive.doors.dashboard import words
 from redrive.doors.dashboard.rendering import go_back
 from redrive.errors import InvalidInput
 from redrive.reports import timeline
+from redrive.reports.input_diff import compare_whose
 from redrive.reports.needs import FOR_A_PERSON
 from redrive.reports.run_diff import compare
 from redrive.reports.traceback_view import trace_link
 
 if TYPE_CHECKING:
     from redrive.api.redrive import Redrive
-    from redrive.core.job import Attempt
     from redrive.core.store import Group
     from redrive.doors.dashboard.rendering import Values
     from redrive.doors.dashboard.requests import Form, PageRequest
@@ -138,13 +138,8 @@ async def _compare_runs(request: PageRequest, job: Job) -> Values:
         "one": one,
         "other": other,
         "differences_shown": DIFFERENCES_SHOWN,
-        "by_whom": compare_attempts(attempts[one], attempts[other]),
+        "by_whom": compare_whose(attempts[one], attempts[other]),
     }
-
-
-def compare_attempts(one: Attempt, other: Attempt) -> list[str]:
-    changes = (("agent", one.agent, other.agent), ("model", one.model, other.model))
-    return [f"{name}: {before or 'none'} → {after or 'none'}" for name, before, after in changes if before != after]
 
 
 async def download_part(request: PageRequest) -> Response:

@@ -65,31 +65,21 @@ async def show_group(request: ApiRequest) -> Any:
     return view(await request.rd.groups.show(await _fingerprint(request)))
 
 
-@routes.post(f"{ONE}/resolve", OUT, GroupResolving)
-async def resolve(request: ApiRequest) -> Any:
-    """Marks a group as cured; a notice is sent if the failure comes back."""
-    return view(await request.rd.groups.resolve(await _fingerprint(request), **request.fields))
+DECISIONS: Final = {
+    "resolve": ("Marks a group as cured; a notice is sent if the failure comes back.", GroupResolving),
+    "ignore": ("Ignores a group: its failure is known and may go on.", Ignoring),
+    "reopen": ("Marks a group as unresolved again.", Saying),
+    "note": ("Adds a note to a group.", Noting),
+}
 
 
-@routes.post(f"{ONE}/ignore", OUT, Ignoring)
-async def ignore(request: ApiRequest) -> Any:
-    """Ignores a group: its failure is known and may go on."""
+@routes.post_verbs(ONE, OUT, DECISIONS)
+async def settle(verb: str, request: ApiRequest) -> Any:
+    """Records what a person decides about a group, or notes."""
     fields = request.fields
-    seconds = fields.pop("seconds")
-    until = None if seconds is None else timedelta(seconds=seconds)
-    return view(await request.rd.groups.ignore(await _fingerprint(request), until=until, **fields))
-
-
-@routes.post(f"{ONE}/reopen", OUT, Saying)
-async def reopen(request: ApiRequest) -> Any:
-    """Marks a group as unresolved again."""
-    return view(await request.rd.groups.reopen(await _fingerprint(request), **request.fields))
-
-
-@routes.post(f"{ONE}/note", OUT, Noting)
-async def add_note(request: ApiRequest) -> Any:
-    """Adds a note to a group."""
-    return view(await request.rd.groups.note(await _fingerprint(request), **request.fields))
+    if (seconds := fields.pop("seconds", None)) is not None:
+        fields["until"] = timedelta(seconds=seconds)
+    return view(await getattr(request.rd.groups, verb)(await _fingerprint(request), **fields))
 
 
 async def _fingerprint(request: ApiRequest) -> str:

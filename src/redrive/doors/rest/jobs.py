@@ -301,28 +301,18 @@ Erased: Any = answer(
 )
 
 
-@routes.post(f"{ONE}/cancel", JobOut, Saying, errors=(409,))
-async def cancel(request: ApiRequest) -> Any:
-    """Cancels a job; a running task is notified."""
-    return show_job(await request.rd.jobs.cancel(request.id, **request.fields))
+MOVES: Final = {
+    "cancel": ("Cancels a job; a running task is notified.", Saying),
+    "approve": ("Says yes to what a held job asks for.", Saying),
+    "reject": ("Says no to what a held job asks for.", Saying),
+    "resolve": ("Says whether an effect with an unknown outcome landed.", Resolving),
+}
 
 
-@routes.post(f"{ONE}/approve", JobOut, Saying, errors=(409,))
-async def approve(request: ApiRequest) -> Any:
-    """Says yes to what a held job asks for."""
-    return show_job(await request.rd.jobs.approve(request.id, **request.fields))
-
-
-@routes.post(f"{ONE}/reject", JobOut, Saying, errors=(409,))
-async def reject(request: ApiRequest) -> Any:
-    """Says no to what a held job asks for."""
-    return show_job(await request.rd.jobs.reject(request.id, **request.fields))
-
-
-@routes.post(f"{ONE}/resolve", JobOut, Resolving, errors=(409,))
-async def resolve(request: ApiRequest) -> Any:
-    """Says whether an effect with an unknown outcome landed."""
-    return show_job(await request.rd.jobs.resolve(request.id, **request.fields))
+@routes.post_verbs(ONE, JobOut, MOVES, errors=(409,))
+async def move(verb: str, request: ApiRequest) -> Any:
+    """Moves one job as a person has decided."""
+    return show_job(await getattr(request.rd.jobs, verb)(request.id, **request.fields))
 
 
 @routes.post(f"{ONE}/erase", Erased, Saying, errors=(409,), role="purge")

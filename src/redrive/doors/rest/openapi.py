@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
@@ -75,7 +75,7 @@ def _operation(route: Route, schemas: Mapping[Any, Any], components: Mapping[str
         "operationId": route.name,
         "summary": route.says,
         "tags": [route.tag],
-        "parameters": [*_in_path(route), *_in_query(route, components), *_in_headers(route)],
+        "parameters": [*_parameters(route, components)],
         "responses": _responses(route, schemas),
     }
     if route.body is not None:
@@ -88,34 +88,23 @@ def _operation(route: Route, schemas: Mapping[Any, Any], components: Mapping[str
     return body
 
 
-def _in_path(route: Route) -> list[dict[str, Any]]:
+def _parameters(route: Route, components: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Describes what stands in the path, in the query and in headers."""
     text = {"type": "string", "minLength": 1, "pattern": PLAIN}
-    return [
-        {"name": name, "in": "path", "required": True, "schema": text, "description": _ABOUT.get(name, f"The {name}.")}
-        for name in _PARAMETER.findall(route.path)
-    ]
+    for name in _PARAMETER.findall(route.path):
+        yield _parameter("path", name, text, _ABOUT.get(name, f"The {name}."), required=True)
+    query = components[route.query.__name__]
+    for name, shape in query.get("properties", {}).items():
+        kept = _without_null(shape)
+        yield _parameter("query", name, kept, kept.get("description"), required=name in query.get("required", ()))
+    line = {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"}
+    for name, about in route.headers.items():
+        yield _parameter("header", name, line, about)
 
 
-def _in_query(route: Route, components: Mapping[str, Any]) -> list[dict[str, Any]]:
-    schema = components[route.query.__name__]
-    required = schema.get("required", ())
-    return [
-        _parameter(name, _without_null(shape), required=name in required)
-        for name, shape in schema.get("properties", {}).items()
-    ]
-
-
-def _in_headers(route: Route) -> list[dict[str, Any]]:
-    shape = {"type": "string", "minLength": 1, "maxLength": 500, "pattern": "^[!-~]([ -~]*[!-~])?$"}
-    return [
-        {"name": name, "in": "header", "required": False, "schema": shape, "description": about}
-        for name, about in route.headers.items()
-    ]
-
-
-def _parameter(name: str, shape: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    says = {"description": shape["description"]} if "description" in shape else {}
-    return {"name": name, "in": "query", "required": required, "schema": shape, **says}
+def _parameter(place: str, name: str, shape: Any, says: str | None, *, required: bool = False) -> dict[str, Any]:
+    about = {"description": says} if says is not None else {}
+    return {"name": name, "in": place, "required": required, "schema": shape, **about}
 
 
 def _without_null(shape: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,25 +101,16 @@ async def list_items(request: ApiRequest) -> Any:
     return view(await request.rd.redrives.items((await _find(request)).id, request.query.cursor))
 
 
-@routes.post(f"{ONE}/pause", OUT, Saying, errors=(409,))
-async def pause(request: ApiRequest) -> Any:
-    """Pauses a redrive: nothing more moves until it is resumed."""
-    return await _steer(request, "pause")
+STEPS: Final = {
+    "pause": ("Pauses a redrive: nothing more moves until it is resumed.", Saying),
+    "resume": ("Resumes a redrive where it stopped.", Resuming),
+    "cancel": ("Cancels a redrive for good; dead letters that were moved stay moved.", Saying),
+}
 
 
-@routes.post(f"{ONE}/resume", OUT, Resuming, errors=(409,))
-async def resume(request: ApiRequest) -> Any:
-    """Resumes a redrive where it stopped."""
-    return await _steer(request, "resume")
-
-
-@routes.post(f"{ONE}/cancel", OUT, Saying, errors=(409,))
-async def cancel(request: ApiRequest) -> Any:
-    """Cancels a redrive for good; dead letters that were moved stay moved."""
-    return await _steer(request, "cancel")
-
-
-async def _steer(request: ApiRequest, verb: str) -> Any:
+@routes.post_verbs(ONE, OUT, STEPS, errors=(409,))
+async def steer(verb: str, request: ApiRequest) -> Any:
+    """Pauses, resumes or cancels a redrive."""
     run = await _find(request)
     with _refusing_conflicts():
         return view(await getattr(request.rd.redrives, verb)(run.id, **request.fields))

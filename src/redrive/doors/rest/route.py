@@ -9,7 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -92,6 +92,7 @@ class Reply(NamedTuple):
 
 
 Handler = Callable[[ApiRequest], Awaitable[Any]]
+VerbHandler = Callable[[str, ApiRequest], Awaitable[Any]]
 Adder = Callable[[Handler], Handler]
 """Adds a handler to the routes of its module, and gives it back."""
 
@@ -123,10 +124,13 @@ class Route(NamedTuple):
     role: Role | None = None
     """The role that a token needs, where it is not `look` for a GET and `act` for all else."""
 
+    does: str = ""
+    """What the route does, where the handler's docstring does not say it."""
+
     @property
     def says(self) -> str:
         """What the route does, in one line: the first paragraph of its handler's docstring."""
-        return " ".join((self.handle.__doc__ or "").partition("\n\n")[0].split())
+        return " ".join((self.does or self.handle.__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def needs(self) -> Role:
@@ -160,6 +164,19 @@ class Routes(list[Route]):
 
     def post(self, path: str, answer: Any, body: Any, **more: Any) -> Adder:
         return self.add("POST", path, answer, body=body, **more)
+
+    def post_verbs(
+        self, path: str, answer: Any, verbs: Mapping[str, tuple[str, Any]], **more: Any
+    ) -> Callable[[VerbHandler], None]:
+        """Adds a route below the path for each verb, with what it does and its body; the handler is given the verb."""
+
+        def add_handlers(handle: VerbHandler) -> None:
+            for verb, (says, body) in verbs.items():
+                self.append(
+                    Route("POST", f"{path}/{verb}", partial(handle, verb), answer, body=body, does=says, **more)
+                )
+
+        return add_handlers
 
     def add(self, method: Method, path: str, answer: Any, **more: Any) -> Adder:
         def add_handler(handle: Handler) -> Handler:

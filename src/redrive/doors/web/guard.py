@@ -65,18 +65,17 @@ STYLE_POLICY: Final = (
 
 def is_loopback(host: str) -> bool:
     """Tells whether only this machine can reach an address. A name that must be looked up counts as outside."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or _is(host, "is_loopback")
 
 
 def is_anywhere(host: str) -> bool:
     """Recognises 0.0.0.0 and ::, which never stand in a Host header."""
+    return _is(host, "is_unspecified")
+
+
+def _is(host: str, kind: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        return bool(getattr(ipaddress.ip_address(host), kind))
     except ValueError:
         return False
 
