@@ -77,8 +77,8 @@ class Activity(Shown, msgspec.Struct, frozen=True):
 
     def of(self, queue: str) -> Series:
         """Returns the series of a queue; flat if the queue has none."""
-        found = next((series for series in self.queues if series.queue == queue), None)
-        return found or _flat(queue, len(self.starts))
+        own = next((series for series in self.queues if series.queue == queue), None)
+        return own or _flat(queue, len(self.starts))
 
     def rate(self, queue: str | None, flow: Flow) -> float:
         """Returns how often a minute a move happens now: over the current bucket and the one before."""

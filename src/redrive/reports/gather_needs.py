@@ -388,26 +388,24 @@ def _read_limits(asked: Asked, jobs: Sequence[Job]) -> dict[str, float]:
 # -- cycles, and what belongs to no queue
 
 
-async def _gather_cycles(asked: Asked, seen: Snapshot) -> Fields:
-    cycles = await cycle_findings(asked.core.store, seen.now)
-    return {"cycles": [cycle for cycle in cycles if asked.queue in (None, queue_of(cycle.name))]}
-
-
 async def _gather_surroundings(asked: Asked, seen: Snapshot) -> Fields:
-    """Reads what belongs to no queue: schedules, spool, disk, channels, blocked event loops, effects without jobs.
+    """Reads the cycles, and what belongs to no queue: schedules, spool, disk, channels, event loops, effects.
 
     A schedule counts where no live worker knows its task. Else its slot waits for an earlier job, or the code no
     longer has it.
     """
-    store = asked.core.store
+    store, now = asked.core.store, seen.now
+    cycles = [cycle for cycle in await cycle_findings(store, now) if asked.queue in (None, queue_of(cycle.name))]
     if asked.queue is not None:
-        return {}
-    loops = await list_blocked_loops(store, seen.now)
+        return {"cycles": cycles}
+    loops = await list_blocked_loops(store, now)
+    late = await missed_schedules(store, now - GONE_AFTER, now)
     return {
+        "cycles": cycles,
         "blocked": [Blocked(worker, str(loop), loop.since, loop.job_id) for worker, loop in loops],
         "unfired": [
             Unfired(one.name, one.task, one.line, one.due_since)
-            for one in await missed_schedules(store, seen.now - GONE_AFTER, seen.now)
+            for one in late
             if one.due_since is not None and one.task not in seen.known
         ],
         "spooled": asked.spool.count(),
@@ -435,7 +433,6 @@ GATHERED: Final[tuple[tuple[str, Callable[[Asked, Snapshot], Awaitable[Fields]]]
     ("due", _gather_due),
     ("parked", _gather_parked),
     ("running", _gather_running),
-    ("", _gather_cycles),
     ("", _gather_surroundings),
 )
 """How the fields of a snapshot are read, each by what was read before it. The store is asked only where a queue has a

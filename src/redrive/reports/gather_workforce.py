@@ -35,13 +35,13 @@ async def workers(core: Core) -> list[WorkerView]:
     views = [
         WorkerView(
             id=kept.key,
-            heard_at=said.at,
+            heard_at=announcement.at,
             running=running.get(kept.key, ()),
-            blocked=str(said.blocked) if said.blocked is not None else None,
-            **{name: getattr(said, name) for name in ANNOUNCED},
+            blocked=str(announcement.blocked) if announcement.blocked is not None else None,
+            **{name: getattr(announcement, name) for name in ANNOUNCED},
         )
         for kept in await WORKER.all(store)
-        if (said := kept.value).lives(now)
+        if (announcement := kept.value).lives(now)
     ]
     return sorted(views, key=lambda view: (view.since or 0.0, view.id))
 

@@ -51,12 +51,12 @@ def standing(
     if needs:
         lead = " ".join(filter(None, (needs[0].action, _returning(queues), lately)))
         return Standing(_capitalise(needs[0].sentence), lead)
-    said, back = _healing(queues), _returning(queues)
+    healing_text, back = _healing(queues), _returning(queues)
     if down:
         title = _capitalise(f"{name_of_key(down[0].key)} is down: {plain(down[0].cause)}")
-        parts = (said, "They come back by themselves once it answers.", back, lately)
+        parts = (healing_text, "They come back by themselves once it answers.", back, lately)
         return Standing(title, " ".join(filter(None, parts)))
-    if healing := " ".join(filter(None, (said, back))):
+    if healing := " ".join(filter(None, (healing_text, back))):
         return Standing(healing, f"It heals by itself: nothing needs you. {lately}")
     return Standing("All is well.", f"{lately} Nothing needs you.", well=True)
 
@@ -81,8 +81,8 @@ def _returning(queues: Sequence[QueueNumbers]) -> str:
     number_back = sum(queue.comes_back for queue in queues)
     times = [queue.next_back for queue in queues if queue.next_back is not None]
     what = "dead letter" if number_back == 1 else "dead letters"
-    said = returning(number_back, min(times, default=None))
-    return f"{said.replace(' ', f' {what} ', 1)}." if number_back else ""
+    text = returning(number_back, min(times, default=None))
+    return f"{text.replace(' ', f' {what} ', 1)}." if number_back else ""
 
 
 def _nobody_runs(due: int) -> Standing:

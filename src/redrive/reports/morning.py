@@ -212,8 +212,8 @@ def in_words(delta: Delta) -> str:
     if delta.kind == "new":
         return f"{delta.error_class}: {delta.now}, never seen before. A model, a contract or a token may have changed."
     sign = f"+{delta.more}" if delta.more >= 0 else str(delta.more)
-    said = f"{delta.error_class}: {delta.now} ({sign} against {delta.before} the time before)"
-    return f"{said}. A model, a contract or a token may have changed." if delta.structural else said
+    text = f"{delta.error_class}: {delta.now} ({sign} against {delta.before} the time before)"
+    return f"{text}. A model, a contract or a token may have changed." if delta.structural else text
 
 
 def in_lines(page: Morning) -> list[str]:
@@ -228,7 +228,7 @@ def in_lines(page: Morning) -> list[str]:
 
 
 def _in_line(need: Need) -> str:
-    said = f" [{course(need)}]" if course(need) else ""
+    trend = f" [{course(need)}]" if course(need) else ""
     if not need.asks:
         return f"{need.sentence} → {need.action} {need.command}"
-    return f"{need.count} {label(need)} {need.task}: {need.what[:MESSAGE_TEXT]}{said} → {need.action} {need.command}"
+    return f"{need.count} {label(need)} {need.task}: {need.what[:MESSAGE_TEXT]}{trend} → {need.action} {need.command}"

@@ -319,17 +319,11 @@ def _word_pile(
         command,
         min(ends, default=job.first_failed_at),
         what,
-        job.queue,
-        job.task,
-        job.error_class,
-        job.id,
-        job.fingerprint,
-        len(failing_days(job)),
-        course,
-        pile.fresh,
-        pile.before,
-        pile.oldest_at,
-        job.owner,
+        job_id=job.id,
+        days=len(failing_days(job)),
+        course=course,
+        **{field: getattr(job, field) for field in ("queue", "task", "error_class", "fingerprint", "owner")},
+        **{field: getattr(pile, field) for field in ("fresh", "before", "oldest_at")},
     )
 
 
@@ -366,7 +360,7 @@ def _has_regressed(view: GroupView, since: float) -> bool:
     state = view.state
     if state.status == "resolved":
         return state.resolved_at is not None and view.group.last_at > state.resolved_at and view.dead > 0
-    return any(said.what == "regressed" and said.at >= since for said in state.story)
+    return any(entry.what == "regressed" and entry.at >= since for entry in state.story)
 
 
 def _word_held(seen: Snapshot) -> Iterator[Need]:

@@ -42,13 +42,13 @@ class Pains:
     async def look(self) -> None:
         """Runs one round: sends notices of new pains, and ends the pains that are over."""
         now, queues, down = self._core.clock.now(), await self._watch.numbers(), await self._down()
-        found = {pain.key: pain for pain in [*pains(queues), *downstreams(down), *await self._needs()]}
+        current = {pain.key: pain for pain in [*pains(queues), *downstreams(down), *await self._needs()]}
         known = {kept.key: kept for kept in await HURTING.all(self._core.store)}
-        still = found.keys() | {f"{kind}/{queue}" for kind, queue in sore(queues)}
+        still = current.keys() | {f"{kind}/{queue}" for kind, queue in sore(queues)}
         for key, kept in known.items():
             if key not in still:
                 await self._end(kept, now)
-        for key, pain in found.items():
+        for key, pain in current.items():
             await self.tell(pain, known.get(key), now)
 
     async def _down(self) -> list[tuple[Breaker, int]]:

@@ -57,25 +57,25 @@ class Period(msgspec.Struct, frozen=True):
 
 def months(now: float, number: int, zone: tzinfo) -> list[Period]:
     """Lists the last months, with the month of `now`."""
-    today, found = datetime.fromtimestamp(now, zone), []
+    today, periods = datetime.fromtimestamp(now, zone), []
     last = today.year * 12 + today.month - 1
     for index in range(last - number + 1, last + 1):
         start, following = (datetime(one // 12, one % 12 + 1, 1, tzinfo=zone) for one in (index, index + 1))
         days = "" if following <= today else f" (1-{today.day})" if today.day > 1 else " (1)"
-        found.append(_make_period(f"{start:%Y-%m}", f"{start:%b %Y}{days}", start, following, today))
-    return found
+        periods.append(_make_period(f"{start:%Y-%m}", f"{start:%b %Y}{days}", start, following, today))
+    return periods
 
 
 def weeks(now: float, number: int, zone: tzinfo) -> list[Period]:
     """Lists the last weeks, with the week of `now`. A week begins on Monday."""
-    today, found = datetime.fromtimestamp(now, zone), []
+    today, periods = datetime.fromtimestamp(now, zone), []
     monday = today.date() - timedelta(days=today.weekday())
     for back in range(number - 1, -1, -1):
         first, following = monday - timedelta(weeks=back), monday - timedelta(weeks=back - 1)
         start, end = (datetime(day.year, day.month, day.day, tzinfo=zone) for day in (first, following))
         name = "{}-W{:02}".format(*first.isocalendar()[:2])
-        found.append(_make_period(name, f"{name} (from {first:%d %b})", start, end, today))
-    return found
+        periods.append(_make_period(name, f"{name} (from {first:%d %b})", start, end, today))
+    return periods
 
 
 def _make_period(name: str, label: str, start: datetime, end: datetime, today: datetime) -> Period:
@@ -85,14 +85,14 @@ def _make_period(name: str, label: str, start: datetime, end: datetime, today: d
 
 def days(since: float, until: float, zone: tzinfo) -> list[tuple[float, float]]:
     """Lists the days of a time, each from its first hour to the next day's. An hour belongs to the day it begins in."""
-    found, begin, until = [], _first_hour(since), min(until, CALENDAR_END)
+    spans, begin, until = [], _first_hour(since), min(until, CALENDAR_END)
     while begin < until:
         following = datetime.fromtimestamp(begin, zone).date() + timedelta(days=1)
         midnight = _first_hour(datetime.combine(following, time(), zone).timestamp())
         end = min(max(midnight, begin + HOUR), until)
-        found.append((begin, end))
+        spans.append((begin, end))
         begin = end
-    return found
+    return spans
 
 
 CALENDAR_END: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
@@ -411,12 +411,10 @@ class FailureLog(Shown, msgspec.Struct, frozen=True):
     @property
     def _brief_letters(self) -> list[dict[str, Any]]:
         """The dead letters without their contents."""
-        return [_letter(job) for job in self.letters]
-
-
-def _letter(job: Job) -> dict[str, Any]:
-    names = ("id", "queue", "task", "agent", "category", "detail", "error_class", "error", "fingerprint", "lane")
-    return {"died_at": iso(job.updated_at), **{name: getattr(job, name) for name in names}}
+        names = ("id", "queue", "task", "agent", "category", "detail", "error_class", "error", "fingerprint", "lane")
+        return [
+            {"died_at": iso(job.updated_at), **{name: getattr(job, name) for name in names}} for job in self.letters
+        ]
 
 
 def failure_log(
@@ -445,8 +443,9 @@ def failure_lines(
         detail = tally.detail or "unknown"
         if not (since <= tally.hour < until and _is_failure(tally) and fits(tally, category_of(detail))):
             continue
-        day = dates.get(tally.hour) or dates.setdefault(tally.hour, _date(tally.hour, zone))
-        counts = sums[day, tally.agent, detail, tally.error_class, tally.queue, tally.task]
+        if tally.hour not in dates:
+            dates[tally.hour] = datetime.fromtimestamp(tally.hour, zone).date().isoformat()
+        counts = sums[dates[tally.hour], tally.agent, detail, tally.error_class, tally.queue, tally.task]
         counts[0] += tally.number
         counts[1] += tally.number * (tally.move in BURIED)
     lines = [
@@ -455,10 +454,6 @@ def failure_lines(
     ]
     lines.sort(key=_weight)
     return sorted(lines, key=lambda line: line.day, reverse=True)
-
-
-def _date(at: float, zone: tzinfo) -> str:
-    return datetime.fromtimestamp(at, zone).date().isoformat()
 
 
 def _weight(line: FailureLine) -> tuple[int, int, str, str, str, str, str]:
@@ -474,11 +469,11 @@ def percent(share: float | None, digits: int = 0) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def headline(found: Report) -> str:
+def headline(made: Report) -> str:
     """Writes the latest period in one line."""
-    row = found.latest
+    row = made.latest
     if row is None or row.empty:
-        return f"{row.label if row else found.kind}: nothing was processed"
+        return f"{row.label if row else made.kind}: nothing was processed"
     letters = "no dead letters" if not row.died else f"{row.died:,} dead letters ({percent(row.rate, 2)})"
     parts = [f"{row.processed:,} processed", letters if row.died != 1 else letters.replace("letters", "letter")]
     if row.died:
@@ -500,17 +495,17 @@ def name_strategy(strategy: str) -> str:
     return strategy.replace("_", " ").replace("+", " + ")
 
 
-def advice(found: Report) -> list[str]:
+def advice(made: Report) -> list[str]:
     """Writes advice on strategies and causes from the numbers."""
-    said = [
+    lines = [
         f"{name_strategy(rate.strategy)}: worked {rate.worked} of {rate.tried} times."
         " Fix the cause, or try something else."
-        for rate in found.strategies
+        for rate in made.strategies
         if not rate.pays
     ]
-    said += [
+    lines += [
         f"{cause.detail} buried {cause.buried}, {cause.more} more than the time before."
-        for cause in found.causes
+        for cause in made.causes
         if cause.more >= 3 and cause.buried >= 2 * cause.buried_before
     ]
-    return said
+    return lines

@@ -61,8 +61,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(before: Json, after: Json, most: int = MOST) -> Comparison:
     """Lists the differences of two inputs: each field of the older one, then fields that only the newer one has."""
-    found = list(islice(_between(before, after, "", 0), most + 1))
-    return Comparison(tuple(found[:most]), len(found) > most)
+    differences = list(islice(_between(before, after, "", 0), most + 1))
+    return Comparison(tuple(differences[:most]), len(differences) > most)
 
 
 def _between(before: Json, after: Json, path: str, depth: int) -> Iterator[Difference]:
@@ -149,12 +149,12 @@ def _match(old: Sequence[str], new: Sequence[str]) -> tuple[list[Part], list[Par
     return left, right
 
 
-def _cut_out(found: Sequence[str], first: int, last: int) -> Sequence[str]:
+def _cut_out(text: Sequence[str], first: int, last: int) -> Sequence[str]:
     """Keeps so many words of the beginning and of the end, where the text is more than twice as long."""
-    if len(found) <= 2 * (first + last):
-        return found
+    if len(text) <= 2 * (first + last):
+        return text
     mark = f"{' ' if first else ''}…{' ' if last else ''}"
-    return [*found[:first], mark, *found[len(found) - last :]]
+    return [*text[:first], mark, *text[len(text) - last :]]
 
 
 def _join(*parts: Part) -> tuple[Part, ...]:

@@ -91,8 +91,8 @@ class Reports:
         periods = insight.months(self._core.clock.now(), months, zone_of("tz", tz))
         return await self._report("monthly", tz, periods, queue=queue, task=task, agent=agent)
 
-    async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **said: str | None) -> Report:
-        store, wanted = self._core.store, _given(said)
+    async def _report(self, kind: Kind, tz: str, periods: Sequence[insight.Period], **given: str | None) -> Report:
+        store, wanted = self._core.store, _given(given)
         books = []
         for place, period in enumerate(periods):
             hours, causes_told = insight.hours_of(period), place >= len(periods) - 2
@@ -127,21 +127,18 @@ class Reports:
             filters["detail"] = ALIASES.get(detail, detail)
         zone = zone_of("tz", tz)
         start, end = self._span(date, since, until, zone)
-        said: dict[str, Any] = _given({**filters, "agent": agent})
+        given: dict[str, Any] = _given({**filters, "agent": agent})
 
         def fits(tally: Tally, its: str) -> bool:
-            return category in (None, its) and _fits(tally, said)
+            return category in (None, its) and _fits(tally, given)
 
-        lines = insight.failure_lines(await self._by_day(start, end, zone), start, end, zone, fits)
-        chosen = Filter(states=(State.dead,), category=category, since=start, until=end, **said)
+        days = insight.days(start, end, zone)
+        tallies = [tally for day in days for tally in await self._core.store.tallies(*day, whole=True)]
+        lines = insight.failure_lines(tallies, start, end, zone, fits)
+        chosen = Filter(states=(State.dead,), category=category, since=start, until=end, **given)
         page = await self._core.store.find(chosen, limit=limit + 1)
         more = len(page.jobs) > limit
         return insight.failure_log(start, end, tz, lines, page.jobs[:limit], more_letters=more)
-
-    async def _by_day(self, start: float, end: float, zone: tzinfo) -> list[Tally]:
-        """Reads the tallies of each day, summed up by the store."""
-        days = insight.days(start, end, zone)
-        return [tally for day in days for tally in await self._core.store.tallies(*day, whole=True)]
 
     def _span(
         self, day: date | str | None, since: Instant | None, until: Instant | None, zone: tzinfo
@@ -256,17 +253,17 @@ class Reports:
         return await self._notices.deliver()
 
 
-def _without_quotes(found: Morning) -> Morning:
+def _without_quotes(page: Morning) -> Morning:
     """Removes the jobs' own words from the morning: the message may wait for a channel, and must not keep them."""
-    needs = [replace(need, what=QUOTED) if need.job_id else need for need in found.needs]
-    cured = [replace(one, what=one.error_class or "no error was recorded") for one in found.cured]
-    return replace(found, needs=needs, cured=cured)
+    needs = [replace(need, what=QUOTED) if need.job_id else need for need in page.needs]
+    cured = [replace(one, what=one.error_class or "no error was recorded") for one in page.cured]
+    return replace(page, needs=needs, cured=cured)
 
 
-def _quotes(found: Morning) -> tuple[Quote, ...]:
+def _quotes(page: Morning) -> tuple[Quote, ...]:
     """Lists the quotes, one for each QUOTED mark, in order."""
     return tuple(
-        Quote(need.job_id, need.error_class or need.kind, MESSAGE_TEXT) for need in found.needs[:SHOWN] if need.job_id
+        Quote(need.job_id, need.error_class or need.kind, MESSAGE_TEXT) for need in page.needs[:SHOWN] if need.job_id
     )
 
 
@@ -282,19 +279,19 @@ def _given(filters: dict[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in filters.items() if value is not None}
 
 
-def _of(found: Sequence[T], said: dict[str, str]) -> list[T]:
-    return [one for one in found if _fits(one, said)]
+def _of(rows: Sequence[T], given: dict[str, str]) -> list[T]:
+    return [one for one in rows if _fits(one, given)]
 
 
-def _fits(one: Any, said: dict[str, str]) -> bool:
-    return all(getattr(one, name) == value for name, value in said.items())
+def _fits(one: Any, given: dict[str, str]) -> bool:
+    return all(getattr(one, name) == value for name, value in given.items())
 
 
-def _day(said: object) -> date:
+def _day(given: object) -> date:
     try:
-        day = date.fromisoformat(said) if isinstance(said, str) else said
+        day = date.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
-        raise InvalidOption(field="date", problem=f"{said!r} is not a day such as 2031-05-17") from None
+        raise InvalidOption(field="date", problem=f"{given!r} is not a day such as 2031-05-17") from None
     if not isinstance(day, date) or isinstance(day, datetime) or not FIRST_DAY <= day <= LAST_DAY:
-        raise InvalidOption(field="date", problem=f"{said!r} is not a day from {FIRST_DAY} to {LAST_DAY}")
+        raise InvalidOption(field="date", problem=f"{given!r} is not a day from {FIRST_DAY} to {LAST_DAY}")
     return day

@@ -89,14 +89,14 @@ class SignalActions:
         notice = message.notice
         if not await self._acts(notice, "run"):
             return
-        said = {
+        facts = {
             "KIND": notice.kind,
             "QUEUE": notice.queue,
             "ABOUT": read_subject(notice),
             "SEVERITY": f"{notice.severity:g}",
             "MESSAGE": notice.text,
         }
-        environ = os.environ | {f"REDRIVE_PAIN_{name}": value for name, value in said.items()}
+        environ = os.environ | {f"REDRIVE_PAIN_{name}": value for name, value in facts.items()}
         try:
             process = await asyncio.create_subprocess_exec(
                 *shlex.split(command), stdin=asyncio.subprocess.PIPE, env=environ, start_new_session=True
@@ -150,8 +150,8 @@ class SignalActions:
     async def _group(self, notice: Notice, errors: list[Job]) -> dict[str, Any] | None:
         """Reads the group that the notice names, else the group of the latest error."""
         name = notice.fingerprint or next((job.fingerprint for job in errors if job.fingerprint), None)
-        found = await self._core.store.groups(fingerprints=[name]) if name else []
-        return _plain(msgspec.to_builtins(found[0])) if found else None
+        groups = await self._core.store.groups(fingerprints=[name]) if name else []
+        return _plain(msgspec.to_builtins(groups[0])) if groups else None
 
     async def _last_errors(self, notice: Notice) -> list[Job]:
         """Reads the last errors of the pain's queue, or of jobs parked for the downstream that is down."""
@@ -161,16 +161,14 @@ class SignalActions:
             Filter(states=(State.waiting,), queue=notice.queue, failed=True),
             held,
         ]
-        found = [job for chosen in filters for job in (await self._core.store.find(chosen, limit=ERRORS)).jobs]
+        jobs = [job for chosen in filters for job in (await self._core.store.find(chosen, limit=ERRORS)).jobs]
         failed = [
             breaker.job
             for breaker in await self._watch.breakers()
             if breaker.job and breaker.key == read_subject(notice)
         ]
-        found += [job for job in await self._core.store.get(failed) if job.error]
-        return sorted({job.id: job for job in found}.values(), key=lambda job: (not job.error, -job.updated_at))[
-            :ERRORS
-        ]
+        jobs += [job for job in await self._core.store.get(failed) if job.error]
+        return sorted({job.id: job for job in jobs}.values(), key=lambda job: (not job.error, -job.updated_at))[:ERRORS]
 
 
 async def _feed(process: asyncio.subprocess.Process, body: bytes, command: str) -> None:

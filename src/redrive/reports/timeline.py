@@ -142,15 +142,8 @@ def _ends_an_attempt(move: Event, history: Sequence[Attempt]) -> bool:
 
 def _present(job: Job) -> Iterator[TimelineEntry]:
     if job.state is State.running:
-        yield TimelineEntry(
-            job.started_at,
-            "attempt",
-            "running",
-            "wait",
-            facts=tuple(_by(job.agent, job.model)),
-            run=job.run,
-            worker=job.worker,
-        )
+        facts = tuple(_by(job.agent, job.model))
+        yield TimelineEntry(job.started_at, "attempt", "running", "wait", facts=facts, run=job.run, worker=job.worker)
 
 
 _BIRTHS: Final = ("enqueued", "imported")
@@ -352,8 +345,8 @@ def _explain_hold(job: Job, now: float) -> str:
     if job.because == "deferred":
         whom = f" to {job.owner}" if job.owner else ""
         return f"Deferred{whom}; it is back among the dead letters in {span(max(0.0, job.run_at - now))}."
-    said = _past(job.held_at, now) if job.because == "approval" else _since(job.held_at, now)
-    return _HELD.get(job.because or "", "It is held{}.").format(said)
+    how_long = _past(job.held_at, now) if job.because == "approval" else _since(job.held_at, now)
+    return _HELD.get(job.because or "", "It is held{}.").format(how_long)
 
 
 def _since(at: float | None, now: float) -> str:
@@ -370,8 +363,8 @@ _UNITS: Final = ((84_600.0, 86_400.0, "d"), (3_570.0, 3_600.0, "h"), (59.5, 60.0
 
 def span(seconds: float) -> str:
     """Writes a duration in the largest unit that fits."""
-    found = (f"{seconds / size:.0f} {unit}" for least, size, unit in _UNITS if seconds >= least)
-    return next(found, f"{seconds:.0f} s")
+    fitting = (f"{seconds / size:.0f} {unit}" for least, size, unit in _UNITS if seconds >= least)
+    return next(fitting, f"{seconds:.0f} s")
 
 
 # ---- what can be done

@@ -176,6 +176,6 @@ def sentence(health: Health, unattended: int = 0) -> str:
     if health.status == "healthy":
         nobody = f"but no worker runs {unattended:,} of them: start a worker that knows their task"
         return f"Healthy: {pending}, {nobody if unattended else 'nothing needs you'}."
-    said = "; ".join(health.issues[:TOLD])
+    issues = "; ".join(health.issues[:TOLD])
     more = f"; and {len(health.issues) - TOLD} more" if len(health.issues) > TOLD else ""
-    return f"Degraded: {said}{more}."
+    return f"Degraded: {issues}{more}."

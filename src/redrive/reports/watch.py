@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 COUNTED = (*map(str, State), "forgotten")
 """Places where an accepted job can be: the states, and forgotten."""
+HELD = {"parked": "circuit_open", "blocked": "blocked", "deferred": DEFERRED}
+"""Numbers of held jobs, by why they are held."""
 PARTS = ("due", "retrying", "parked", "comes_back", "pending")
 """Numbers that are parts of others, or sums of them."""
 
@@ -63,6 +65,7 @@ class Watch:
         deferred = any(because == DEFERRED for _, because in held)
         overdue = await self._by_queue(replace(later, due_at=now)) if deferred else {}
         put_off = await self._by_queue(replace(later, until=now - OLD_DEFERRAL)) if deferred else {}
+        parts = {"due": due, "retrying": retrying, "overdue": overdue, "put_off": put_off}
         alone = await count_unattended(store, now) if due else {}
         back: dict[str, float] = {}
         for group in await store.returning(now):
@@ -73,18 +76,13 @@ class Watch:
             QueueNumbers(
                 name,
                 registry.queue_policy(name),
-                due=due.get(name, 0),
-                retrying=retrying.get(name, 0),
                 retrying_later=retrying.get(name, 0) - retrying_due.get(name, 0),
-                parked=held.get((name, "circuit_open"), 0),
                 comes_back=lanes.get((name, "delayed"), 0),
                 next_back=back.get(name),
                 paused=name in paused,
-                blocked=held.get((name, "blocked"), 0),
-                deferred=held.get((name, DEFERRED), 0),
-                overdue=overdue.get(name, 0),
-                put_off=put_off.get(name, 0),
                 unattended=sum(number for (queue, _), number in alone.items() if queue == name),
+                **{part: of_queue.get(name, 0) for part, of_queue in parts.items()},
+                **{part: held.get((name, because), 0) for part, because in HELD.items()},
                 **{kind: by_state.get((name, kind), 0) for kind in COUNTED},
             )
             for name in names

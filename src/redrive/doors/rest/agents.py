@@ -243,9 +243,10 @@ async def list_agents(request: ApiRequest) -> Any:
     counts = await request.rd.jobs.count(by=("agent", "state"))
     others = sorted({str(agent) for agent, _ in counts if agent is not None and agent not in known})
     rows = [(name, known[name].does, known[name].models) for name in known] + [(name, (), ()) for name in others]
-    return {"items": [_agent_row(*row, counts) for row in rows]}
-
-
-def _agent_row(name: str, does: Any, models: Any, counts: dict[tuple[str | None, ...], int]) -> dict[str, Any]:
-    numbers = {state: counts.get((name, state), 0) for state in STATES}
-    return {"name": name, "does": list(does), "models": list(models), **numbers}
+    return {
+        "items": [
+            {"name": name, "does": list(does), "models": list(models)}
+            | {state: counts.get((name, state), 0) for state in STATES}
+            for name, does, models in rows
+        ]
+    }

@@ -66,14 +66,14 @@ async def show_group(request: ApiRequest) -> Any:
 
 
 DECISIONS: Final = {
-    "resolve": ("Marks a group as cured; a notice is sent if the failure comes back.", GroupResolving),
-    "ignore": ("Ignores a group: its failure is known and may go on.", Ignoring),
-    "reopen": ("Marks a group as unresolved again.", Saying),
-    "note": ("Adds a note to a group.", Noting),
+    "resolve": {"does": "Marks a group as cured; a notice is sent if the failure comes back.", "body": GroupResolving},
+    "ignore": {"does": "Ignores a group: its failure is known and may go on.", "body": Ignoring},
+    "reopen": {"does": "Marks a group as unresolved again.", "body": Saying},
+    "note": {"does": "Adds a note to a group.", "body": Noting},
 }
 
 
-@routes.post_verbs(ONE, OUT, DECISIONS)
+@routes.add_each("POST", ONE, DECISIONS, answer=OUT)
 async def settle(verb: str, request: ApiRequest) -> Any:
     """Records what a person decides about a group, or notes."""
     fields = request.fields

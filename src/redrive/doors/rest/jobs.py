@@ -302,14 +302,14 @@ Erased: Any = answer(
 
 
 MOVES: Final = {
-    "cancel": ("Cancels a job; a running task is notified.", Saying),
-    "approve": ("Says yes to what a held job asks for.", Saying),
-    "reject": ("Says no to what a held job asks for.", Saying),
-    "resolve": ("Says whether an effect with an unknown outcome landed.", Resolving),
+    "cancel": {"does": "Cancels a job; a running task is notified.", "body": Saying},
+    "approve": {"does": "Says yes to what a held job asks for.", "body": Saying},
+    "reject": {"does": "Says no to what a held job asks for.", "body": Saying},
+    "resolve": {"does": "Says whether an effect with an unknown outcome landed.", "body": Resolving},
 }
 
 
-@routes.post_verbs(ONE, JobOut, MOVES, errors=(409,))
+@routes.add_each("POST", ONE, MOVES, answer=JobOut, errors=(409,))
 async def move(verb: str, request: ApiRequest) -> Any:
     """Moves one job as a person has decided."""
     return show_job(await getattr(request.rd.jobs, verb)(request.id, **request.fields))

@@ -102,13 +102,13 @@ async def list_items(request: ApiRequest) -> Any:
 
 
 STEPS: Final = {
-    "pause": ("Pauses a redrive: nothing more moves until it is resumed.", Saying),
-    "resume": ("Resumes a redrive where it stopped.", Resuming),
-    "cancel": ("Cancels a redrive for good; dead letters that were moved stay moved.", Saying),
+    "pause": {"does": "Pauses a redrive: nothing more moves until it is resumed.", "body": Saying},
+    "resume": {"does": "Resumes a redrive where it stopped.", "body": Resuming},
+    "cancel": {"does": "Cancels a redrive for good; dead letters that were moved stay moved.", "body": Saying},
 }
 
 
-@routes.post_verbs(ONE, OUT, STEPS, errors=(409,))
+@routes.add_each("POST", ONE, STEPS, answer=OUT, errors=(409,))
 async def steer(verb: str, request: ApiRequest) -> Any:
     """Pauses, resumes or cancels a redrive."""
     run = await _find(request)

@@ -71,30 +71,20 @@ async def morning(request: ApiRequest) -> Any:
     return view(await request.rd.morning(since, queue=query.queue, spike=query.spike))
 
 
-@routes.get("/v1/reports/weekly", shape(Report), WeeklyQuery)
-async def weekly(request: ApiRequest) -> Any:
-    """Reports the last weeks in numbers."""
-    return view(await request.rd.reports.weekly(**asdict(request.query)))
+REPORTS: Final = {
+    "weekly": {"does": "Reports the last weeks in numbers.", "answer": shape(Report), "query": WeeklyQuery},
+    "monthly": {"does": "Reports the last months in numbers.", "answer": shape(Report), "query": MonthlyQuery},
+    "failures": {"does": "Lists what failed, by day.", "answer": shape(FailureLog), "query": FailureQuery},
+    "activity": {"does": "Gives series for plots, by queue.", "answer": shape(Activity), "query": ActivityQuery},
+}
 
 
-@routes.get("/v1/reports/monthly", shape(Report), MonthlyQuery)
-async def monthly(request: ApiRequest) -> Any:
-    """Reports the last months in numbers."""
-    return view(await request.rd.reports.monthly(**asdict(request.query)))
-
-
-@routes.get("/v1/reports/failures", shape(FailureLog), FailureQuery)
-async def failures(request: ApiRequest) -> Any:
-    """Lists what failed, by day."""
+@routes.add_each("GET", "/v1/reports", REPORTS)
+async def report(name: str, request: ApiRequest) -> Any:
+    """Makes the report of this name."""
     query = asdict(request.query)
-    moments = {name: read_moment(name, query[name]) for name in ("since", "until")}
-    return view(await request.rd.reports.failures(**query | moments))
-
-
-@routes.get("/v1/reports/activity", shape(Activity), ActivityQuery)
-async def activity(request: ApiRequest) -> Any:
-    """Gives series for plots, by queue."""
-    return view(await request.rd.reports.activity(**asdict(request.query)))
+    moments = {field: read_moment(field, query[field]) for field in ("since", "until") if field in query}
+    return view(await getattr(request.rd.reports, name)(**query | moments))
 
 
 @routes.get("/v1/reports/load", items_of(AgentLoad), LoadQuery)

@@ -92,7 +92,7 @@ class Reply(NamedTuple):
 
 
 Handler = Callable[[ApiRequest], Awaitable[Any]]
-VerbHandler = Callable[[str, ApiRequest], Awaitable[Any]]
+NamedHandler = Callable[[str, ApiRequest], Awaitable[Any]]
 Adder = Callable[[Handler], Handler]
 """Adds a handler to the routes of its module, and gives it back."""
 
@@ -165,16 +165,14 @@ class Routes(list[Route]):
     def post(self, path: str, answer: Any, body: Any, **more: Any) -> Adder:
         return self.add("POST", path, answer, body=body, **more)
 
-    def post_verbs(
-        self, path: str, answer: Any, verbs: Mapping[str, tuple[str, Any]], **more: Any
-    ) -> Callable[[VerbHandler], None]:
-        """Adds a route below the path for each verb, with what it does and its body; the handler is given the verb."""
+    def add_each(
+        self, method: Method, path: str, rows: Mapping[str, Mapping[str, Any]], **shared: Any
+    ) -> Callable[[NamedHandler], None]:
+        """Adds a route below the path for each name, with the fields that differ; the handler is given the name."""
 
-        def add_handlers(handle: VerbHandler) -> None:
-            for verb, (says, body) in verbs.items():
-                self.append(
-                    Route("POST", f"{path}/{verb}", partial(handle, verb), answer, body=body, does=says, **more)
-                )
+        def add_handlers(handle: NamedHandler) -> None:
+            for name, fields in rows.items():
+                self.append(Route(method, f"{path}/{name}", partial(handle, name), **shared, **fields))
 
         return add_handlers
 
