@@ -121,20 +121,14 @@ def returning(number: int, next_back: float | None) -> str:
 
 def issues_of(queue: QueueNumbers) -> list[str]:
     """Describes in words what is wrong in one queue."""
-    issues = []
-    if queue.manual > 0:
-        issues.append(f"{queue.name}: {queue.manual} dead letter{'s' if queue.manual != 1 else ''}")
-    if queue.comes_back:
-        issues.append(f"{queue.name}: {returning(queue.comes_back, queue.next_back)}")
-    if queue.backed_up:
-        issues.append(f"{queue.name}: {queue.pending} pending (backed up)")
-    if queue.retrying:
-        issues.append(f"{queue.name}: {queue.retrying} retrying after failures")
     held = queue.held - queue.blocked - queue.deferred - queue.parked
-    if held > 0:
-        issues.append(f"{queue.name}: {held} held (waiting for a person or a dependency)")
-    if queue.overdue:
-        issues.append(f"{queue.name}: {queue.overdue} deferred and overdue (their time has come)")
-    if queue.put_off:
-        issues.append(f"{queue.name}: {queue.put_off} deferred for more than a week (are they still wanted?)")
-    return issues
+    issues = (
+        (queue.manual, f"{queue.manual} dead letter{'s' if queue.manual != 1 else ''}"),
+        (queue.comes_back, returning(queue.comes_back, queue.next_back)),
+        (queue.backed_up, f"{queue.pending} pending (backed up)"),
+        (queue.retrying, f"{queue.retrying} retrying after failures"),
+        (held, f"{held} held (waiting for a person or a dependency)"),
+        (queue.overdue, f"{queue.overdue} deferred and overdue (their time has come)"),
+        (queue.put_off, f"{queue.put_off} deferred for more than a week (are they still wanted?)"),
+    )
+    return [f"{queue.name}: {text}" for number, text in issues if number > 0]

@@ -34,7 +34,8 @@ def document(table: Sequence[Route]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in table:
         paths.setdefault(path_of(route), {})[route.method.lower()] = _operation(route, schemas, components)
-    queries = {route.query.__name__ for route in table} - {kind.__name__ for kind in _bodies(table)}
+    bodies = {kind.__name__ for route in table for kind in (route.body, route.answer) if isinstance(kind, type)}
+    queries = {route.query.__name__ for route in table} - bodies
     kept = {name: schema for name, schema in components.items() if name not in queries}
     return {
         "openapi": "3.1.0",
@@ -64,10 +65,6 @@ def path_of(route: Route) -> str:
 
 def _kinds(route: Route) -> list[Any]:
     return [kind for kind in (route.answer, *route.also.values(), route.query, route.body) if kind is not None]
-
-
-def _bodies(table: Sequence[Route]) -> list[Any]:
-    return [kind for route in table for kind in (route.body, route.answer) if isinstance(kind, type)]
 
 
 def _operation(route: Route, schemas: Mapping[Any, Any], components: Mapping[str, Any]) -> dict[str, Any]:

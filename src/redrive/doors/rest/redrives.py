@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -56,29 +57,27 @@ class ItemQuery(RequestFields):
 @routes.post("/v1/redrives", OUT, NewRedrive, status=201, also={200: shape(Plan)}, errors=(404, 409))
 async def start(request: ApiRequest) -> Any:
     """Brings many dead letters back: dry run (200 with the plan), canary, rate, scorecard."""
-    new: NewRedrive = request.body
     ids, every, filters = await read_selection(request)
-    if new.dry_run:
-        return Reply(view(await request.rd.redrives.plan(ids, all=every, **filters)), 200)
-    how: dict[str, Any] = {name: getattr(new, name) for name in HOW}
-    with _refusing_conflicts():
-        return _reply(await request.rd.redrives.start(ids, all=every, **how, **filters))
+    redrives = request.rd.redrives
+    plan, run = (partial(does, ids, all=every, **filters) for does in (redrives.plan, redrives.start))
+    return await _plan_or_start(request.body, plan, run)
 
 
 @routes.post("/v1/dead-letters/edit", OUT, NewEdit, status=201, also={200: shape(PatchPreview)}, errors=(404, 409))
 async def edit_many(request: ApiRequest) -> Any:
     """Edits many dead letters in the same way and brings them back: dry run (200), canary, rate, scorecard."""
-    new: NewEdit = request.body
     ids, every, filters = await read_selection(request)
     which: dict[str, Any] = {"ids": ids, "all": every, "where": filters}
+    dead = request.rd.dead
+    plan, run = (partial(does, request.body.patch, **which) for does in (dead.preview_edit_many, dead.edit_many))
+    return await _plan_or_start(request.body, plan, run)
+
+
+async def _plan_or_start(new: NewRedrive, plan: Callable[..., Any], start: Callable[..., Any]) -> Reply:
     if new.dry_run:
-        return Reply(view(await request.rd.dead.preview_edit_many(new.patch, **which)), 200)
-    how: dict[str, Any] = {name: getattr(new, name) for name in HOW}
+        return Reply(view(await plan()), 200)
     with _refusing_conflicts():
-        return _reply(await request.rd.dead.edit_many(new.patch, **which, **how))
-
-
-def _reply(run: RedriveRun) -> Reply:
+        run = await start(**{name: getattr(new, name) for name in HOW})
     return Reply(view(run), 201, {"location": f"/v1/redrives/{run.id}"})
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from redrive import errors
 
@@ -57,13 +58,8 @@ class RequestRefused(Exception):
         self.headers = headers or {}
 
 
-class _Known(NamedTuple):
-    """Describes one kind of problem."""
-
-    status: int
-    kind: str
-    title: str
-    hint: str | None = None
+def _known(status: int, kind: str, title: str, hint: str | None = None) -> Problem:
+    return Problem(f"{KINDS}{kind}", title, status, hint=hint)
 
 
 _HOW_TO_SHOW: Final = (
@@ -72,22 +68,22 @@ _HOW_TO_SHOW: Final = (
 _OTHER_ROLE: Final = "use a token with that role: `redrive token add NAME --role ROLE` makes one"
 _NO_REPEAT: Final = "do not repeat the call as it is; GET /v1/dead-letters/{id} says why and what would help"
 _BY_KIND: Final = {
-    known.kind: known
+    known.type.removeprefix(KINDS): known
     for known in (
-        _Known(400, "bad-request", "This request cannot be read"),
-        _Known(401, "unauthorized", "The token is missing or wrong", _HOW_TO_SHOW),
-        _Known(403, "forbidden-origin", "This page may not ask here", "open the dashboard by its own address"),
-        _Known(403, "forbidden-role", "The role of this token is not enough", _OTHER_ROLE),
-        _Known(404, "not-found", "There is nothing here"),
-        _Known(405, "method-not-allowed", "This cannot be done here"),
-        _Known(408, "too-slow", "The body took too long to arrive"),
-        _Known(409, "illegal-move", "The job is not in a state for this"),
-        _Known(413, "too-large", "The body is too large"),
-        _Known(415, "unsupported-media-type", "The body must be JSON", "send Content-Type: application/json"),
-        _Known(421, "misdirected", "This Host is not served here", "see --allow-host of `redrive serve`"),
-        _Known(422, "invalid", "Something in the request is not right"),
-        _Known(424, "operation-failed", "The operation ran and failed", _NO_REPEAT),
-        _Known(500, "internal", "An error in redrive", "the server's log has its traceback"),
+        _known(400, "bad-request", "This request cannot be read"),
+        _known(401, "unauthorized", "The token is missing or wrong", _HOW_TO_SHOW),
+        _known(403, "forbidden-origin", "This page may not ask here", "open the dashboard by its own address"),
+        _known(403, "forbidden-role", "The role of this token is not enough", _OTHER_ROLE),
+        _known(404, "not-found", "There is nothing here"),
+        _known(405, "method-not-allowed", "This cannot be done here"),
+        _known(408, "too-slow", "The body took too long to arrive"),
+        _known(409, "illegal-move", "The job is not in a state for this"),
+        _known(413, "too-large", "The body is too large"),
+        _known(415, "unsupported-media-type", "The body must be JSON", "send Content-Type: application/json"),
+        _known(421, "misdirected", "This Host is not served here", "see --allow-host of `redrive serve`"),
+        _known(422, "invalid", "Something in the request is not right"),
+        _known(424, "operation-failed", "The operation ran and failed", _NO_REPEAT),
+        _known(500, "internal", "An error in redrive", "the server's log has its traceback"),
     )
 }
 """The problems that the doors find themselves."""
@@ -96,41 +92,39 @@ _IN_USE: Final = "The database is open elsewhere in this process"
 _ONCE: Final = "wait for it, or end that process"
 _OTHER_KEY: Final = "use a new key, or send the same payload to the same task"
 _UNKNOWN: Final = "check it, or repeat it with the same key"
-_BY_ERROR: Final[dict[type[Exception], _Known]] = {
-    errors.JobNotFound: _Known(404, "job-not-found", "There is no such job"),
-    errors.EffectNotFound: _Known(404, "effect-not-found", "There is no such effect"),
-    errors.OnceInProgress: _Known(409, "once-in-progress", "A living process performs this effect", _ONCE),
-    errors.KeyReused: _Known(422, "key-reused", "The idempotency key stands for other work", _OTHER_KEY),
+_BY_ERROR: Final[dict[type[Exception], Problem]] = {
+    errors.JobNotFound: _known(404, "job-not-found", "There is no such job"),
+    errors.EffectNotFound: _known(404, "effect-not-found", "There is no such effect"),
+    errors.OnceInProgress: _known(409, "once-in-progress", "A living process performs this effect", _ONCE),
+    errors.KeyReused: _known(422, "key-reused", "The idempotency key stands for other work", _OTHER_KEY),
     errors.InvalidInput: _BY_KIND["invalid"],
     errors.ConfigError: _BY_KIND["invalid"],
-    errors.IllegalMove: _Known(409, "illegal-move", "The job is not in a state for this", "look at the job first"),
-    errors.StaleJob: _Known(409, "stale", "The job has changed meanwhile", "look at the job, then try again"),
-    errors.JobNotReady: _Known(409, "not-ready", "Brought back as it is, the job would die again", "edit it first"),
-    errors.JobDead: _Known(409, "job-dead", "The job ended as a dead letter"),
-    errors.JobDiscarded: _Known(409, "job-discarded", "The job was cancelled or discarded"),
-    errors.StoreBusy: _Known(503, "busy", "The store is busy", "try again in a moment"),
-    errors.StoreFull: _Known(507, "disk-full", "No space is left on the disk", "free some space, then try again"),
-    errors.StoreRefused: _Known(503, "store-refused", "This database must not be used", "run `redrive doctor`"),
-    errors.CommitUnknown: _Known(503, "commit-unknown", "The store did not confirm the write", _UNKNOWN),
-    errors.SessionUnknown: _Known(503, "session-unknown", "The hub does not know this client", "try again"),
-    errors.StoreFailed: _Known(503, "store-failed", "The disk failed", "check the disk, then restart the server"),
-    errors.DatabaseInUse: _Known(503, "database-in-use", _IN_USE, "close it there, then try again"),
-    errors.StoreUnavailable: _Known(503, "store-unavailable", "The store cannot be reached", "try again in a moment"),
+    errors.IllegalMove: _known(409, "illegal-move", "The job is not in a state for this", "look at the job first"),
+    errors.StaleJob: _known(409, "stale", "The job has changed meanwhile", "look at the job, then try again"),
+    errors.JobNotReady: _known(409, "not-ready", "Brought back as it is, the job would die again", "edit it first"),
+    errors.JobDead: _known(409, "job-dead", "The job ended as a dead letter"),
+    errors.JobDiscarded: _known(409, "job-discarded", "The job was cancelled or discarded"),
+    errors.StoreBusy: _known(503, "busy", "The store is busy", "try again in a moment"),
+    errors.StoreFull: _known(507, "disk-full", "No space is left on the disk", "free some space, then try again"),
+    errors.StoreRefused: _known(503, "store-refused", "This database must not be used", "run `redrive doctor`"),
+    errors.CommitUnknown: _known(503, "commit-unknown", "The store did not confirm the write", _UNKNOWN),
+    errors.SessionUnknown: _known(503, "session-unknown", "The hub does not know this client", "try again"),
+    errors.StoreFailed: _known(503, "store-failed", "The disk failed", "check the disk, then restart the server"),
+    errors.DatabaseInUse: _known(503, "database-in-use", _IN_USE, "close it there, then try again"),
+    errors.StoreUnavailable: _known(503, "store-unavailable", "The store cannot be reached", "try again in a moment"),
 }
 """What each error of redrive is to a caller; a subclass without a line of its own is what its base class is."""
 
 
 def problem(kind: str, detail: str | None = None, *, field: str | None = None) -> Problem:
     """Makes a problem that a door itself has found."""
-    known = _BY_KIND[kind]
-    return Problem(f"{KINDS}{kind}", known.title, known.status, detail, field, hint=known.hint)
+    return replace(_BY_KIND[kind], detail=detail, field=field)
 
 
 def known_problems() -> list[Problem]:
     """Lists every kind of problem by status, for the reference."""
-    kinds = {known.kind: known for known in (*_BY_KIND.values(), *_BY_ERROR.values())}
-    problems = [Problem(f"{KINDS}{kind}", known.title, known.status, hint=known.hint) for kind, known in kinds.items()]
-    return sorted(problems, key=lambda problem: (problem.status, problem.type))
+    kinds = {known.type: known for known in (*_BY_KIND.values(), *_BY_ERROR.values())}
+    return sorted(kinds.values(), key=lambda problem: (problem.status, problem.type))
 
 
 def problem_of(error: Exception) -> Problem | None:
@@ -138,9 +132,9 @@ def problem_of(error: Exception) -> Problem | None:
     known = next((_BY_ERROR[kind] for kind in type(error).__mro__ if kind in _BY_ERROR), None)
     if known is None:
         return None
-    field, job_id = getattr(error, "field", None), getattr(error, "job_id", None)
     hint = getattr(error, "recommendation", None) or known.hint
-    return Problem(f"{KINDS}{known.kind}", known.title, known.status, str(error), field, job_id, hint)
+    field, job_id = getattr(error, "field", None), getattr(error, "job_id", None)
+    return replace(known, detail=str(error), field=field, job_id=job_id, hint=hint)
 
 
 def problem_for(error: Exception, path: str) -> Problem:

@@ -142,9 +142,6 @@ class BoundedConnection(H11Protocol):
 
     def _mark_busy(self) -> None:
         self.limits.silent.pop(self, None)
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
