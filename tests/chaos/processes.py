@@ -13,17 +13,20 @@ as any interpreter does: threads are joined, exit handlers run. When the test go
 from __future__ import annotations
 
 import asyncio
+import atexit
+import gc
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0
@@ -116,6 +119,8 @@ class Zygote:
 def serve() -> Callable[[], None] | None:
     """Answer until the test goes away; in a forked child, return what it is to do."""
     import_module("tests.chaos.app")  # once, here, rather than in every child
+    gc.collect()
+    gc.freeze()  # or the garbage collector of every child would go through all of it, and copy its pages
     alive: set[int] = set()
     for line in sys.stdin:
         asked = json.loads(line)
@@ -164,6 +169,26 @@ def _into_child(log: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
+def _end_well(status: int) -> NoReturn:
+    """End as an interpreter does, but do not take all modules apart: that takes longer than most children run."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _become(work: Callable[[], None]) -> NoReturn:
+    """Do a child's work. An exception ends the child as it ends any interpreter."""
+    try:
+        work()
+    except SystemExit as asked:
+        if asked.code is not None and not isinstance(asked.code, int):
+            raise
+        _end_well(asked.code or 0)
+    _end_well(0)
+
+
 if __name__ == "__main__":
     if (work := serve()) is not None:
-        work()
+        _become(work)

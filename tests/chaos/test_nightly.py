@@ -14,7 +14,9 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -74,6 +76,8 @@ class Nights:
         self.same = False
         """Whether the articles are the same every night."""
         self.statuses: dict[int, int] = {}
+        self.by_cron: set[int] = set()
+        """The processes that were started at night, and not by a person."""
         self.mornings: list[Morning] = []
         (folder / "marks").mkdir()
 
@@ -90,6 +94,8 @@ class Nights:
         """cron starts the script, something may kill it. Says whether it was killed: then it stays dead."""
         restless = night < self.nights and (night not in STRUCTURAL or site in MAY_DIE)
         child = self.start(site, night, start, **how)
+        if start == 0:
+            self.by_cron.add(child.pid)
         if restless and self.chance.random() < 0.25:
             await asyncio.sleep(self.chance.uniform(0.0, 0.25))
             child.send(signal.SIGKILL)
@@ -127,9 +133,22 @@ class Nights:
         ended = {one.name.removeprefix("site-") for one in await self.rd.cycles()
                  if one.last.outcome == "ended" and one.last.begun > tonight}  # fmt: skip
         silent = set(dead) - told - ended  # what was killed after its last word has ended
-        if night > LEARNED_FROM:
+        if night > LEARNED_FROM and silent:
+            silent &= self.learned(night)
             assert not silent, f"night {night}: {silent} died, and only {findings} is told"
         assert told <= set(dead), f"night {night}: {told - set(dead)} ran, and {findings} is told"
+
+    def learned(self, night: int) -> set[str]:
+        """The sites that must have a rhythm by now: most scripts began, and began at night.
+
+        Some were killed before they began, again and again; some began when a person started them after the morning.
+        """
+        begun: defaultdict[str, dict[int, bool]] = defaultdict(dict)
+        for note in self.ledger.read().notes:
+            what, *words = note.split(" ")
+            if what == "asked" and int(words[2]) < night:
+                begun[words[0]].setdefault(int(words[2]), int(words[3]) in self.by_cron)
+        return {site for site, nights in begun.items() if _is_regular(nights)}
 
     async def look(self, page: Morning) -> None:
         """A person corrects what the manual lane asks for, and brings it back."""
@@ -140,6 +159,12 @@ class Nights:
                     await self.rd.dead.redrive(letter.id, who="person", why="corrected")
                 except IllegalMove:
                     await self.rd.dead.discard(letter.id, who="person", why="brought back often enough")
+
+
+def _is_regular(nights: dict[int, bool]) -> bool:
+    """Whether the starts of a site, by night and whether cron was first, are enough to know its day and hour."""
+    gaps = [later - earlier for earlier, later in pairwise(sorted(nights))]
+    return len(nights) >= LEARNED_FROM and median(gaps) == 1 and sum(nights.values()) > len(nights) / 2
 
 
 class Account:
