@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -142,6 +142,17 @@ async def test_two_stores_of_one_process_wake_each_other(sqlite: Openers) -> Non
         await change_a_setting(other)
         assert await soon(waiting)
     assert len(sockets(sqlite.folder)) == 2
+
+
+async def test_what_this_process_has_freed_is_looked_at_by_its_own_workers_too(sqlite: Openers) -> None:
+    """Such as a place under a limit that several workers share."""
+    store = await sqlite.open()
+    await accept(store)
+    claim = await store.claim(Wanted(1), "w1", T0)
+    waiting = await waiting_in(store)
+    await eventually(lambda: store._wakeup_socket._waits_long)  # type: ignore[attr-defined]
+    await store.apply([Commit((success(claim.jobs[0]),))])
+    assert await soon(waiting)
 
 
 @pytest.mark.parametrize("spelled", ["link", "relative"])
@@ -444,7 +455,14 @@ async def test_a_process_that_does_not_send_is_noticed_by_a_look(
 class Scene:
     """A watcher whose bytes and commits the test makes. It counts looks and wake-ups, and ends after the last byte."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, bytes_heard: list[bytes], *, bound: bool = True) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        bytes_heard: list[bytes],
+        *,
+        bound: bool = True,
+        commits: list[bool] | None = None,
+    ) -> None:
         self.now = 100.0
         self.heard = list(bytes_heard)
         self.timeouts: list[float] = []
@@ -452,9 +470,7 @@ class Scene:
         self.wakes = 0
         self.claimed = 0
         self.bound = bound
-        self.committed = True
-        self.when_woken: Callable[[], None] = lambda: None
-        self._over = False
+        self.commits = commits
         monkeypatch.setattr(watcher.time, "monotonic", lambda: self.now)
         waiters: Any = [True]
         self.watcher = Watcher(
@@ -469,7 +485,8 @@ class Scene:
         self.watcher.run()
 
     def came(self) -> bool:
-        return self.committed
+        """Whether a look finds a commit: after those that are listed none does, without a list every one."""
+        return self.commits is None or bool(self.commits and self.commits.pop(0))
 
     def skip_moved(self) -> None: ...
 
@@ -483,9 +500,8 @@ class Scene:
 
     def wake(self) -> None:
         self.wakes += 1
-        self.when_woken()
 
-    def receive(self, seconds: float) -> bytes:
+    def receive(self, seconds: float, *, long: bool = False) -> bytes:
         self.timeouts.append(seconds)
         heard = self.heard.pop(0)
         self.now += seconds if not heard else 0.0
@@ -504,8 +520,14 @@ class Scene:
 
 def test_while_nothing_happens_the_file_is_looked_at_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SLOW_POLL_SECONDS", 0.5)
-    scene = Scene(monkeypatch, [b""] * 20)
+    scene = Scene(monkeypatch, [b""] * 20, commits=[])
     assert scene.timeouts == [0.5] * 20
+
+
+def test_after_a_commit_the_file_is_looked_at_often_until_a_look_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "SLOW_POLL_SECONDS", 0.5)
+    scene = Scene(monkeypatch, [b""] * 6, commits=[False, False, True, True, True, False])
+    assert scene.timeouts == [0.5, 0.04, 0.04, 0.04, 0.5, 0.5]
 
 
 def test_without_a_socket_it_is_looked_at_25_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,9 +559,11 @@ def test_commits_that_make_nothing_due_wake_workers_rarely(monkeypatch: pytest.M
 
 
 def test_what_workers_were_not_told_at_once_they_are_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No second byte comes after the one that was put off."""
-    scene = Scene(monkeypatch, [MOVED, b""])
-    assert scene.wakes == 3 and scene.timeouts[1] < 0.04
+    """The byte that comes meanwhile is of a commit that was seen already, and no other comes."""
+    monkeypatch.setattr(watcher, "QUIET_SECONDS", 0.0)
+    heard = [MOVED, MOVED, MOVED, b""]
+    scene = Scene(monkeypatch, heard, commits=[False, False, True, True])
+    assert scene.wakes == 2 and 0 < scene.timeouts[-1] < 0.04
 
 
 # ---- followers

@@ -90,6 +90,7 @@ class WakeupSocket:
         self._database = database
         self._socket: socket.socket | None = None
         self._owner = os.getpid()
+        self._waits_long = False
 
     @property
     def is_bound(self) -> bool:
@@ -112,10 +113,11 @@ class WakeupSocket:
         """Whether others can send: a socket whose file was removed is made anew."""
         return self.is_bound and (self.path.exists() or self.bind())
 
-    def receive(self, seconds: float) -> bytes:
-        """Wait so long for a byte; return all that have come, or nothing."""
+    def receive(self, seconds: float, *, long: bool = False) -> bytes:
+        """Wait so long for a byte; return all that have come, or nothing. A `long` wait can be ended by `rouse`."""
         if self._socket is None:
             return b""
+        self._waits_long = long
         heard = b""
         try:
             self._socket.settimeout(max(seconds, 0.001))
@@ -129,6 +131,12 @@ class WakeupSocket:
             log.warning("the wake-up socket of %s failed, other processes are polled: %s", self._database, error)
             self.close()
         return heard
+
+    def rouse(self) -> None:
+        """End a long wait of the thread, after a commit of this very process. Called by the writer's thread."""
+        if self._waits_long:
+            self._waits_long = False
+            self.interrupt()
 
     def interrupt(self) -> None:
         """End the wait of the thread, from another thread."""

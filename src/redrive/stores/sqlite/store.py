@@ -372,8 +372,13 @@ class SqliteStore(ReadVerbs):
             self._failure_waiters.wake()
 
     def _wake_others(self, due: bool) -> None:
-        """Wake the other processes that wait, in the writer's thread, after a commit that concerns them."""
+        """Wake the other processes that wait, in the writer's thread, after a commit that concerns them.
+
+        Where it made nothing due, workers of this process may wait for what it has freed: their watcher looks, too.
+        """
         self._sender.send(DUE if due else MOVED)
+        if self._waiters and not due:
+            self._wakeup_socket.rouse()
 
     @asynccontextmanager
     async def follow(self, ids: Collection[str], changed: asyncio.Event) -> AsyncIterator[None]:

@@ -13,9 +13,9 @@ from redrive.stores.sqlite.process_wakeups import DUE, LIST_SECONDS, WakeupSocke
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters, call_in_loop
 
 POLL_SECONDS: Final = 0.04
-"""How often the thread looks into the file where it has no socket."""
+"""How often the thread looks into the file where it has no socket, or while the last look has found a commit."""
 SLOW_POLL_SECONDS: Final = 0.5
-"""How often it looks as well where it has one: older versions of redrive do not send."""
+"""How often it looks otherwise: older versions of redrive do not send."""
 PAUSE_SECONDS: Final = max(0.005, 2 * LIST_SECONDS)
 """The shortest time between two looks. It doubles, up to `POLL_SECONDS`, while other processes commit one thing after
 another and nothing of it is for this one."""
@@ -85,6 +85,8 @@ class Watcher:
         self._owes = False
         """A commit was seen of which the workers have not been told yet."""
         self._not_before = 0.0
+        self._active = False
+        """The last look has found a commit."""
         self._claimed = 0
         self._told = False
         self._looked = 0.0
@@ -106,11 +108,14 @@ class Watcher:
         if not self._socket.check():
             self._closed.wait(POLL_SECONDS)
             return b""
-        soon = max(0.0, self._not_before - time.monotonic())
-        return self._socket.receive(soon if self._owes else SLOW_POLL_SECONDS)
+        if not self._active and not self._owes:
+            return self._socket.receive(SLOW_POLL_SECONDS, long=True)
+        soon = self._not_before - time.monotonic()
+        return self._socket.receive(max(0.0, soon) if self._owes else POLL_SECONDS)
 
     def _look(self, heard: bytes) -> None:
-        if (heard or self._waiters or self._followers) and self._foreign.came():
+        self._active = bool(heard or self._waiters or self._followers) and self._foreign.came()
+        if self._active:
             self._owes = True
             self._tell_followers()
         if self._owes and (DUE in heard or time.monotonic() >= self._not_before):
