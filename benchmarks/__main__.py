@@ -126,6 +126,8 @@ def compared(said: argparse.Namespace, home: Path) -> int:
         bench = Bench(Path(folder), bar, quick=said.quick, rounds=said.rounds)
         found = against.compare(bench, said.against, names, bar.done)
         bar.done("total", begun)
+    if missing := sorted(set(names) - {one.row for one in found}):
+        print(f"rows that are not compared: {', '.join(missing)}", file=sys.stderr)
     if said.json:
         print(json.dumps(against.data(found), indent=2, ensure_ascii=False))
     else:

@@ -24,6 +24,8 @@ from benchmarks.running import ATTEMPTS
 
 Done = Callable[[str, float], None]
 ROUNDS = 7
+FEWEST = 3
+"""Rounds, below which a difference says nothing."""
 NOISE = 0.03
 """Medians that differ by less are taken to be the same."""
 
@@ -70,6 +72,8 @@ class Comparison:
     def verdict(self) -> str:
         if self.failure:
             return "not measured"
+        if len(self.after) < FEWEST:
+            return "too few rounds"
         lowest, highest = self.likely
         median = statistics.median(self.ratios)
         if highest < 1 and median < 1 - NOISE:
@@ -140,7 +144,7 @@ def _costs(bench: Bench) -> list[Compared]:
 
 
 def _written(verb: str, words: str, size: int) -> list[Compared]:
-    run = Contestant("benchmarks.written:of_redrive", {"verb": verb, "size": size, "held": False})
+    run = Contestant("benchmarks.written:of_redrive", {"verb": verb, "size": size})
     return [
         Compared("written", f"{words}, processor time per job", run, "µs", "less", "CPU"),
         Compared("written", f"{words}, written per job", run, "bytes", "less", "disk"),

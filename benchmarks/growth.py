@@ -8,13 +8,15 @@ import shutil
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.backlog import peak_megabytes
 from benchmarks.bench import CALLERS, CONCURRENCY, Bench, Check, Contestant, Values, amount, ratio
+from benchmarks.scale import TOKEN, ask, filled
 from benchmarks.worker_processes import workers
-from redrive import Redrive
+from redrive import Redrive, asgi
 
 CLAIMED = 10
 """Jobs per claim."""
@@ -54,9 +56,7 @@ async def _milliseconds(times: int, action: Callable[[int], Awaitable[object]]) 
 
 async def with_jobs(folder: Path, jobs: int, times: int, run: int) -> dict[str, float]:
     """Everything that is measured with so many jobs stored, on a copy of the file that has them."""
-    from benchmarks.large_store import large_store
-
-    stored, ran, enough = large_store(jobs), itertools.count(1), asyncio.Event()
+    stored, ran, enough = Path(filled(folder, jobs)), itertools.count(1), asyncio.Event()
     shutil.copyfile(stored, folder / "jobs.db")
     async with _app(folder / "jobs.db", lambda: enough.set() if next(ran) == run else None) as rd:
         found = {"size": stored.stat().st_size / 1e6, **await _asked(rd, times)}
@@ -69,8 +69,6 @@ async def with_jobs(folder: Path, jobs: int, times: int, run: int) -> dict[str, 
 
 
 async def _asked(rd: Redrive, times: int) -> dict[str, float]:
-    from benchmarks.scale import TOKEN, ask
-    from redrive import asgi
     from redrive.core.store import Wanted
 
     async def enqueue(number: int) -> None:
@@ -107,18 +105,12 @@ def row_23(bench: Bench) -> list[Check]:
     work = "as the store grows"
     given = {"times": bench.size(20, 3), "run": bench.size(5_000, 300)}
     everything = sizes(bench)
-    bench.stages(work, {f"a store of {jobs:,} jobs": lambda jobs=jobs: _made(jobs) for jobs in everything})
+    bench.stages(work, {f"making {jobs:,} jobs": partial(filled, bench.folder, jobs) for jobs in everything})
     contestants = {
         f"{jobs:,}": Contestant("benchmarks.growth:with_jobs", {"jobs": jobs, **given}) for jobs in everything
     }
     found: Mapping[str, list[Any]] = bench.contest(work, contestants, bench.rounds(3))
     return [_grown(name, found) for name in MEASURES]
-
-
-def _made(jobs: int) -> None:
-    from benchmarks.large_store import large_store
-
-    large_store(jobs)
 
 
 def _grown(name: str, found: Mapping[str, list[Any]]) -> Check:
@@ -172,9 +164,6 @@ def row_24(bench: Bench) -> list[Check]:
 
 async def in_queues(folder: Path, size: int, queues: int) -> dict[str, float]:
     """The same jobs in one queue or in many: their drain, and what looks at the queues."""
-    from benchmarks.scale import TOKEN, ask
-    from redrive import asgi
-
     async with _app(folder / "jobs.db") as rd:
 
         async def caller(first: int) -> None:

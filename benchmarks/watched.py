@@ -158,7 +158,7 @@ async def _refresh(port: int, token: str, seen: Watchers) -> None:
 
 
 def row_11(bench: Bench) -> list[Check]:
-    size = bench.size(100_000, 5_000)
+    size = bench.size(100_000, 2_000)
     work = f"drain of {size:,} no-op jobs by `redrive serve`, watched by {CLIENTS} streams and a page every second"
     if not STAT.exists():  # processor time of another process: Linux alone says it so
         return [Check(11, work, None, "≤", LIMIT, "% more CPU per job", {})]
