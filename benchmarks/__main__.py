@@ -139,10 +139,11 @@ def run(said: argparse.Namespace, home: Path) -> Mapping[str, Any]:
     """What is measured now, or was by an earlier run."""
     if said.earlier:
         return dict(json.loads(said.earlier.read_text("utf-8")))
+    where = report.machine(said.folder or ROOT)
     with in_new_folder(home) as folder:
         checks = measured(said, Path(folder))
     notes = report.notes(quick=said.quick, rounds=said.rounds)
-    return report.data(checks, notes, report.machine(home), quick=said.quick)
+    return report.data(checks, notes, where, quick=said.quick)
 
 
 def main(given: Sequence[str] | None = None) -> int:

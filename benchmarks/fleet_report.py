@@ -35,9 +35,9 @@ beside two queues that are made for it. *Hub* is a process with a replica; a *th
 
 {misses}
 
-Measured in {machine}. Servers, hubs and contestants share the machine; a load average
-above its processors means that other work ran at the same time, and that the ratios of a quiet machine will differ.
-{versions}.
+Measured in {machine}. Servers, hubs and contestants share the machine; a load
+average near its processors means that other work ran at the same time, and that the ratios of a quiet machine will
+differ. {versions}.
 
 ### How the fleet is measured
 

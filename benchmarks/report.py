@@ -72,7 +72,7 @@ def missed(checks: Sequence[Check]) -> list[str]:
 
 def notes(*, quick: bool, rounds: int | None) -> list[str]:
     said = ["A quick run: small sizes and few rounds, for a check; the figures of a full run count."] if quick else []
-    count = "2 to 5" if rounds is None else str(rounds)
+    count = "2 or more" if rounds is None else str(rounds)
     said.append(
         f"Ratios are medians of the rounds' ratios, between neighbours in time. Rounds: {count}; every run is a new"
         " process on new files."
@@ -84,11 +84,11 @@ def notes(*, quick: bool, rounds: int | None) -> list[str]:
 
 
 def machine(folder: Path) -> dict[str, str]:
-    """What was measured on."""
+    """What is going to be measured on."""
     known = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
     day = datetime.datetime.now(datetime.UTC).strftime("%B %Y")
     return {
-        "measured": f"{day}, load average {os.getloadavg()[1]:.0f}",
+        "measured": f"{day}, load average {os.getloadavg()[1]:.0f} before it began",
         "system": f"{platform.system()}, {platform.machine()}, {os.cpu_count()} processors",
         "filesystem": filesystem(folder),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
