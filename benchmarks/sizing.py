@@ -18,7 +18,14 @@ FILE_RATES = {
     "failed attempts, each classified, decided and kept": (5, "redrive"),
 }
 FLEET_RATES = {"hub": (13, "redrive"), "NATS": (19, "over NATS"), "HTTP": (19, "over HTTP"), "PG": (22, "redrive")}
-FLEET = "{hub} per second on a hub with JetStream, {NATS} (NATS) and {HTTP} (HTTP) through a hub, {PG} on PostgreSQL"
+FLEET = """
+
+A fleet costs speed: enqueueing one after the other reaches {hub} per second on a hub with JetStream, {NATS} (NATS) and
+{HTTP} (HTTP) through a hub, {PG} on PostgreSQL. The difference is smaller when many callers enqueue at once
+([A fleet](performance.md#a-fleet)).
+
+"""
+"""Blank lines keep it a paragraph of its own beside the comments."""
 
 
 def blocks(checks: Sequence[Check]) -> dict[str, str]:
