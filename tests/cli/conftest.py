@@ -6,22 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Shell, make_shell
-from tests.cli.zygote import Zygote
+from tests.cli.zygote import start_zygote
 from tests.new_files import copy_template
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """One for all tests of this process."""
-    made = Zygote()
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def shell(tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.chdir(tmp_path)
     copy_template(monkeypatch)
-    made = make_shell(tmp_path, zygote)
+    made = make_shell(tmp_path, start_zygote())
     yield made
     made.end_all()

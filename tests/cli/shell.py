@@ -20,7 +20,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from redrive.doors.cli import cli
-from tests.cli.zygote import Zygote
+from tests.cli.zygote import Forked, Zygote
 
 DEADLINE = 30.0
 """Seconds after which a test stops waiting and fails: far more than anything here takes."""
@@ -70,7 +70,7 @@ class Shell:
     folder: Path
     zygote: Zygote | None = None
     """Forks the processes; without it each is a fresh interpreter."""
-    children: list[subprocess.Popen[str]] = field(default_factory=list)
+    children: list[subprocess.Popen[str] | Forked] = field(default_factory=list)
 
     @property
     def database(self) -> Path:
@@ -109,8 +109,16 @@ class Shell:
             raise result.exception
         return Done(result.exit_code, result.stdout, result.stderr)
 
-    def start(self, *words: str, piped: bool = False) -> subprocess.Popen[str]:
+    def start(self, *words: str, piped: bool = False) -> subprocess.Popen[str] | Forked:
         """A process that goes on; it is gone when the test ends."""
+        if self.zygote is None:
+            return self.start_fresh(*words, piped=piped)
+        child = self.zygote.start(words, self.folder, self.environment, piped=piped)
+        self.children.append(child)
+        return child
+
+    def start_fresh(self, *words: str, piped: bool = False) -> subprocess.Popen[str]:
+        """The same by an interpreter of its own."""
         child = subprocess.Popen(
             [sys.executable, "-m", "redrive", *words],
             cwd=self.folder,
@@ -196,8 +204,9 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def ended(child: subprocess.Popen[str]) -> Done:
+def ended(child: subprocess.Popen[str] | Forked) -> Done:
     out, err = child.communicate(timeout=DEADLINE)
+    assert child.returncode is not None
     return Done(child.returncode, out, err)
 
 

@@ -17,9 +17,9 @@ def test_a_dead_letter_goes_round_in_real_processes(shell: Shell) -> None:
     listed = shell.fresh("dead", "list")
     assert listed.status == 0
     assert id[-8:] in listed.out and "RuntimeError: the mill is broken" in listed.out
-    assert "the mill is broken" in shell.fresh("dead", "show", id[-8:]).out
+    assert "the mill is broken" in shell.run("dead", "show", id[-8:]).out
     for verb, told in (("discard", "discarded\n"), ("restore", "it is dead\n"), ("redrive", "it is waiting\n")):
-        done = shell.fresh("dead", verb, id[-8:], "--why", f"{verb} it")
+        done = shell.run("dead", verb, id[-8:], "--why", f"{verb} it")
         assert done.status == 0 and told in done.out
     with closing(sqlite3.connect(shell.database)) as connection:
         rows = connection.execute("SELECT move, who, why FROM moves WHERE who IS NOT NULL").fetchall()

@@ -193,7 +193,7 @@ def test_the_ids_of_done_jobs_for_another_program(shell: Shell) -> None:
         shell.enqueue("greet", {"name": name}, "--key", f"greet-{name}")
     shell.drain()
     shell.enqueue("greet", {"name": "eve"}, "--key", "greet-eve")
-    assert shell.fresh("completed").out == "greet-ada\ngreet-bob\n"
+    assert shell.run("completed").out == "greet-ada\ngreet-bob\n"
     made = shell.here("completed", "done.txt", "--task", "greet")
     assert made.out == "done.txt: 2 completed ids, one per line\n"
     again = shell.here("completed", "done.txt", "--append", "--json").json

@@ -20,10 +20,10 @@ def test_a_job_from_enqueue_to_its_end_in_real_processes(shell: Shell) -> None:
     accepted = shell.fresh("enqueue", "greet", '{"name": "Ada"}')
     assert accepted.status == 0 and accepted.err == ""
     id = accepted.out.split()[1]
-    assert "waiting" in shell.fresh("status", id).out
+    assert "waiting" in shell.run("status", id).out
     drained = shell.fresh("worker", "app:rd", "--drain")
     assert drained.status == 0 and "drained: 1 attempt" in drained.out
-    told = shell.fresh("status", id)
+    told = shell.run("status", id)
     assert told.status == 0
     assert "state     done" in told.out and "hello Ada" in told.out and "run 1: done" in told.out
 

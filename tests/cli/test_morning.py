@@ -21,7 +21,7 @@ def test_a_quiet_day_is_one_line_and_exit_status_0(shell: Shell) -> None:
     for name in ("ada", "bob"):
         shell.enqueue("greet", {"name": name})
     shell.drain()
-    done = shell.fresh("morning")
+    done = shell.run("morning")
     assert (done.status, done.out, done.err) == (0, "quiet: 2 done, nothing needs you\n", "")
 
 

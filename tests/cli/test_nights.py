@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.shell import DEADLINE, Done, Shell
+from tests.cli.shell import Done, Shell
 
 SCRIPT = """
     import json, os, signal, sys
@@ -62,12 +59,7 @@ class Nights:
         (self.folder / "world.json").write_text(json.dumps(troubles))
 
     def run(self, cycle_id: str, articles: dict[str, str]) -> Done:
-        said = subprocess.run(
-            [sys.executable, "night.py", cycle_id, json.dumps(articles)], cwd=self.folder,
-            env=self.shell.environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True, text=True, timeout=DEADLINE, check=False,
-        )  # fmt: skip
-        return Done(said.returncode, said.stdout, said.stderr)
+        return self.shell.run("night.py", cycle_id, json.dumps(articles))
 
     def lines(self, name: str) -> list[str]:
         path = Path(self.folder, name)
@@ -133,8 +125,7 @@ def test_the_fifth_recorded_failure_is_for_a_person_and_no_longer_advises_waitin
     code = "import sys, redrive; redrive.to_dead_letter('report', {'article': 'q3'}, TimeoutError(sys.argv[1]))"
     seen = []
     for night in range(1, 6):
-        subprocess.run([sys.executable, "-c", code, f"night {night}"], cwd=shell.folder, env=shell.environment,
-                       timeout=DEADLINE, check=True)  # fmt: skip
+        assert shell.run("-c", code, f"night {night}").status == 0
         (record,) = [json.loads(line) for line in shell.run("dead", "export", "-").out.splitlines()]
         seen.append((record["attempt"], record["lane"], record["error"]))
     assert seen == [(n, "delayed" if n < 5 else "manual", f"TimeoutError: night {n}") for n in range(1, 6)]

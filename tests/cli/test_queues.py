@@ -43,7 +43,7 @@ def test_stats_add_up(shell: Shell) -> None:
 def test_health_by_exit_status(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "x"})
     shell.drain()
-    healthy = shell.fresh("health")
+    healthy = shell.run("health")
     assert (healthy.status, healthy.out) == (0, "healthy: 0 pending, 0 dead letters\n")
     shell.dead_letters()
     degraded = shell.run("health")

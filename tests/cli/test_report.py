@@ -49,7 +49,7 @@ def test_the_table_of_a_year_as_people_see_it(shell: Shell) -> None:
 def test_the_weekly_report_is_a_command(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "ada"})
     shell.dead_letters(2)
-    done = shell.fresh("report", "weekly")
+    done = shell.run("report", "weekly")
     assert (done.status, done.err) == (0, "")
     first, *rest = done.out.splitlines()
     assert "3 processed, 2 dead letters (66.67 %), 0 resolved by themselves, 2 for a person" in first

@@ -55,7 +55,7 @@ def test_once_prints_a_frame(shell: Shell) -> None:
 
 def test_without_a_terminal_it_is_one_frame(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "ada"})
-    done = shell.fresh("top")
+    done = shell.run("top")
     said = "Healthy: 1 pending, but no worker runs 1 of them: start a worker that knows their task."
     assert (done.status, done.out.splitlines()[1]) == (0, said)
 

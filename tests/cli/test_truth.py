@@ -6,8 +6,6 @@ Each of these tests fails by what it says on the source before, so that it can b
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import textwrap
 import time
 from contextlib import suppress
@@ -68,11 +66,7 @@ def health(shell: Shell) -> dict[str, Any]:
 
 def script(shell: Shell, code: str, *words: object) -> Done:
     """A script of the user's, to its end."""
-    said = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, words)],
-        cwd=shell.folder, env=shell.environment, capture_output=True, text=True, timeout=DEADLINE, check=False,
-    )  # fmt: skip
-    return Done(said.returncode, said.stdout, said.stderr)
+    return shell.run("-c", textwrap.dedent(code), *map(str, words))
 
 
 def read(path: Path) -> str:
@@ -364,8 +358,8 @@ def test_12_a_death_alone_is_waited_out(shell: Shell) -> None:
     )
     job = shell.enqueue("dies")
     for _ in range(3):
-        assert shell.fresh("worker", "app:rd", "--drain").status == -9
-    fourth = shell.fresh("worker", "app:rd", "--drain")
+        assert shell.run("worker", "app:rd", "--drain").status == -9
+    fourth = shell.run("worker", "app:rd", "--drain")
     assert fourth.status == 0, "the next worker died of it, too"
     found = shell.job(job)
     assert (found["state"], found["crashes"], found["attempts"]) == ("waiting", 3, 0), found

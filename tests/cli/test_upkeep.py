@@ -68,7 +68,7 @@ def test_a_directory_is_called_one(shell: Shell, tmp_path: Path) -> None:
 def test_the_doctor_finds_nothing_wrong_with_a_good_database(shell: Shell) -> None:
     shell.dead_letters()
     shell.enqueue("greet", {"name": "x"})
-    done = shell.fresh("doctor")
+    done = shell.run("doctor")
     assert done.status == 0, done.out
     names = ["sqlite", "file mode", "filesystem", "log", "disk", "schema", "integrity", "counters", "sums", "spool",
              "processes"]  # fmt: skip

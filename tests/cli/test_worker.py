@@ -24,7 +24,7 @@ def finished(folder: Path) -> list[int]:
 
 
 def test_a_worker_runs_a_job_and_stops_at_sigterm(shell: Shell) -> None:
-    worker = shell.start("worker", "app:rd")
+    worker = shell.start_fresh("worker", "app:rd")
     wait_until(shell.database.exists, "the worker made the database")
     id = shell.enqueue("greet", {"name": "x"})
     wait_until(lambda: shell.state(id) == "done", "the job was done")

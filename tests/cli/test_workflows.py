@@ -36,7 +36,7 @@ def test_they_are_listed_and_one_tells_why_it_does_not_go_on(shell: Shell) -> No
     header, row = shell.here("workflows").out.splitlines()
     assert header.split() == ["id", "workflow", "state", "done", "failed", "blocked", "started"]
     assert row.split()[1:6] == ["letter", "blocked", "1/3", "broken", "last"]
-    said = shell.fresh("workflows", row.split()[0])
+    said = shell.run("workflows", row.split()[0])
     assert said.status == 0, said.err
     words, _, *rows = said.out.splitlines()
     assert "step broken failed" in words and f"redrive dead redrive {steps['broken'][-8:]}" in words

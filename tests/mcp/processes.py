@@ -17,6 +17,7 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.cli.shell import Shell
+from tests.cli.zygote import Forked, start_zygote
 from tests.mcp.agents import ask
 from tests.support import eventually, soon
 
@@ -61,7 +62,7 @@ APP = """
 
 def make_app(folder: Path) -> Shell:
     (folder / "app.py").write_text(textwrap.dedent(APP), encoding="utf-8")
-    return Shell(folder)
+    return Shell(folder, start_zygote())
 
 
 @asynccontextmanager
@@ -91,7 +92,7 @@ async def serving(shell: Shell, *words: str, tokens: tuple[str, ...] = (TOKEN,))
     assert child.returncode == 0, err
 
 
-def _port_of(child: subprocess.Popen[str]) -> int:
+def _port_of(child: subprocess.Popen[str] | Forked) -> int:
     """Reads what the server says until it says where it is."""
     assert child.stderr is not None
     said = []

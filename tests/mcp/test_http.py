@@ -14,6 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from redrive.doors.web.guard import allowed_hosts, allowed_origins, is_loopback
 from tests.cli.shell import Shell, make_shell
+from tests.cli.zygote import start_zygote
 from tests.mcp.agents import ask
 from tests.support import soon
 
@@ -27,7 +28,7 @@ HELLO = {
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = make_shell(tmp_path)
+    made = make_shell(tmp_path, start_zygote())
     yield made
     made.end_all()
 

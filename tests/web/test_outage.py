@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell, make_shell
+from tests.cli.zygote import start_zygote
 from tests.receiver import answer, receiving
 from tests.support import eventually, soon
 from tests.web.test_serve import Running, bearer, served
@@ -21,7 +22,7 @@ DEGRADED = ["analytics_ingest: 12 dead letters", "identity_provision: 35 pending
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = make_shell(tmp_path)
+    made = make_shell(tmp_path, start_zygote())
     yield made
     made.end_all()
 

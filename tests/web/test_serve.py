@@ -21,12 +21,13 @@ import pytest
 
 from redrive.doors.cli.serve import link_to
 from tests.cli.shell import Done, Shell, make_shell, refused
+from tests.cli.zygote import Forked, start_zygote
 from tests.support import eventually, soon
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = make_shell(tmp_path)
+    made = make_shell(tmp_path, start_zygote())
     yield made
     made.end_all()
 
@@ -34,7 +35,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 class Running:
     """A server process: what it said, and a client that followed its link."""
 
-    def __init__(self, child: Popen[str], said: str, client: httpx2.AsyncClient) -> None:
+    def __init__(self, child: Popen[str] | Forked, said: str, client: httpx2.AsyncClient) -> None:
         self.child = child
         self.said = said
         self.client = client
