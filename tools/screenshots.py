@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from redrive.doors.web.guard import allowed_hosts
 from redrive.doors.web.server import listen, make_web_server
 from tools import seed_demo
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium-headless-shell") or "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 PAGES = {

@@ -13,7 +13,9 @@ TOOLS = ("date", "tail", "env", "sh", "touch")
 SUCCEEDS = 'echo "$@" >>"$CALLS"'
 STALE = f'{SUCCEEDS}; [ "$1" = update ] && touch "$CALLS.updated"; [ -e "$CALLS.updated" ]'
 FAILS = f"{SUCCEEDS}; echo 'E: no network' >&2; exit 100"
+ONLY_CHROMIUM = f'{SUCCEEDS}; [ "$4" = chromium ]'
 INSTALL = "install -y --no-install-recommends chromium"
+SHELL = f"{INSTALL}-headless-shell"
 
 
 def functions() -> str:
@@ -52,23 +54,30 @@ def run(tmp_path: Path, **stubs: str) -> tuple[list[str], str]:
 
 def test_it_is_installed_where_it_is_missing(tmp_path: Path) -> None:
     calls, said = run(tmp_path, id="echo 0", apt_get=SUCCEEDS)
-    assert calls == [INSTALL]
+    assert calls == [SHELL]
     assert "setup: chromium" in said
 
 
 def test_the_lists_are_renewed_where_they_are_stale(tmp_path: Path) -> None:
     calls, _ = run(tmp_path, id="echo 0", apt_get=STALE)
-    assert calls == [INSTALL, "update", INSTALL]
+    assert calls == [SHELL, "update", SHELL]
+
+
+def test_where_the_one_without_windows_is_not_to_be_had_the_other_is_installed(tmp_path: Path) -> None:
+    calls, said = run(tmp_path, id="echo 0", apt_get=ONLY_CHROMIUM)
+    assert calls == [SHELL, "update", INSTALL]
+    assert "setup: chromium" in said and "could not" not in said
 
 
 @pytest.mark.parametrize(
     "stubs",
     [
         {"id": "echo 0", "apt_get": SUCCEEDS, "chromium": ":"},
+        {"id": "echo 0", "apt_get": SUCCEEDS, "chromium_headless_shell": ":"},
         {"id": "echo 1000", "apt_get": SUCCEEDS},
         {"id": "echo 0"},
     ],
-    ids=["it is there", "not root", "no apt-get"],
+    ids=["it is there", "it is there without windows", "not root", "no apt-get"],
 )
 def test_nothing_is_installed_where_it_need_not_or_may_not(tmp_path: Path, stubs: dict[str, str]) -> None:
     assert run(tmp_path, **stubs) == ([], "")
@@ -76,7 +85,7 @@ def test_nothing_is_installed_where_it_need_not_or_may_not(tmp_path: Path, stubs
 
 def test_a_failure_is_told_and_the_other_tests_run(tmp_path: Path) -> None:
     calls, said = run(tmp_path, id="echo 0", apt_get=FAILS)
-    assert calls == [INSTALL, "update"]
+    assert calls == [SHELL, "update", INSTALL, "update"]
     assert "E: no network" in said and "could not install chromium" in said
 
 

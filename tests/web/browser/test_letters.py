@@ -30,6 +30,14 @@ async def filed(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> A
         yield served
 
 
+@pytest.fixture(scope="module")
+async def reading(filed: Served, browser: Browser) -> AsyncIterator[Page]:
+    """One tab for all that only read what an address shows."""
+    tabs = Tabs(browser)
+    yield await tabs.open(filed)
+    await tabs.close()
+
+
 async def at(tabs: Tabs, served: Served, path: str = "/dead") -> Page:
     return await tabs.open(served, path)
 
@@ -88,9 +96,9 @@ async def test_filters_stand_in_the_address_and_come_off_one_by_one(served: Serv
         ("since=2099-01-01", 0), ("owner=nobody", 0),
     ],
 )  # fmt: skip
-async def test_every_filter_of_the_address_is_obeyed(filed: Served, tabs: Tabs, query: str, number: int) -> None:
-    page = await at(tabs, filed, f"/dead?{query}")
-    await expect(page.locator("table.letters tbody tr")).to_have_count(number)
+async def test_every_filter_of_the_address_is_obeyed(reading: Page, query: str, number: int) -> None:
+    await reading.goto(f"/dead?{query}")
+    await expect(reading.locator("table.letters tbody tr")).to_have_count(number)
 
 
 async def test_some_are_discarded_and_it_is_taken_back(served: Served, tabs: Tabs) -> None:
