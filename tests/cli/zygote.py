@@ -268,12 +268,14 @@ def _into_child(files: list[int], words: list[str], folder: str, environment: di
     os.environ.update(environment)
     os.chdir(folder)
     sys.path[0] = folder  # as for `python -m`
+    sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     match words:
         case ["-c", code, *rest]:
             sys.argv = ["-c", *rest]
             return lambda: _run_code(code)
         case [script, *_] if script.endswith(".py"):
             sys.argv = words
+            sys.path[0] = str(Path(script).resolve().parent)
             return lambda: runpy.run_path(script, run_name="__main__")
     sys.argv = ["redrive", *words]
     return lambda: runpy.run_module("redrive", run_name="__main__", alter_sys=True)

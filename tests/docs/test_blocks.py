@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.zygote import start_zygote
 from tests.docs.pages import PAGES, PYTHON, ROOT, Block, blocks, runnable
 
 SECONDS = 60
@@ -28,11 +29,9 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     file = tmp_path / "blocks.json"
     file.write_text(json.dumps([[block.page, block.line, block.text] for block in found]), "utf-8")
     runner = ROOT / "tests" / "docs" / "run_page.py"
-    ran = subprocess.run(
-        [PYTHON, str(runner), str(file)],
-        cwd=tmp_path, env=environment(tmp_path), timeout=SECONDS, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, f"{page.name}:\n{ran.stderr}"
+    words = (str(runner), str(file))
+    status, _, complaints = start_zygote().run(words, tmp_path, environment(tmp_path), None, SECONDS)
+    assert status == 0, f"{page.name}:\n{complaints}"
     for block, printed in zip(found, json.loads(file.with_suffix(".out").read_text("utf-8")), strict=True):
         assert printed == (block.prints or printed), f"{block.page}:{block.line} prints something else"
 

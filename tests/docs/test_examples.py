@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.zygote import start_zygote
 from tests.docs.pages import PYTHON, REDRIVE, ROOT, blocks
 from tests.docs.test_blocks import environment
 
@@ -38,12 +39,10 @@ ELSEWHERE = {"cms", "fastapi_app", "mounted", "sites"}
 @pytest.mark.behaviour("001-41")
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_does_what_it_says(name: str, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [PYTHON, str(EXAMPLES / f"{name}.py")],
-        cwd=tmp_path, env=environment(tmp_path), timeout=SECONDS, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == SAYS[name]
+    words = (str(EXAMPLES / f"{name}.py"),)
+    status, out, complaints = start_zygote().run(words, tmp_path, environment(tmp_path), None, SECONDS)
+    assert status == 0, complaints
+    assert out.splitlines() == SAYS[name]
 
 
 def shown(page: str, command: str) -> str:
