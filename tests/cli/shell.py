@@ -197,11 +197,16 @@ def make_shell(folder: Path, zygote: Zygote | None = None) -> Shell:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Look until it is true; fail, saying what was waited for, when it does not become so."""
+    """Look until it is true; fail, saying what was waited for, when it does not become so.
+
+    The longer it takes, the more seldom it is looked for: most conditions ask the store.
+    """
     end = time.monotonic() + DEADLINE
+    pause = 0.01
     while not condition():
         assert time.monotonic() < end, f"{what} did not come true"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.2)
 
 
 def ended(child: subprocess.Popen[str] | Forked) -> Done:

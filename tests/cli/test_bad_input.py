@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import redrive
 from tests.cli.shell import Shell, refused
 
 READING = [
@@ -54,7 +55,8 @@ def test_only_what_would_change_something_says_that_nothing_was_changed(shell: S
 
 
 def test_a_part_that_several_ids_have_is_not_enough(shell: Shell) -> None:
-    ids = [shell.enqueue("greet", {"name": str(n)}) for n in range(300)]
+    with redrive.Redrive(shell.database).blocking() as q:
+        ids = q.enqueue_many("greet", [{"name": str(n)} for n in range(300)]).ids
     parts = [id[at : at + 3] for id in ids for at in range(len(id) - 2)]
     part = max(set(parts), key=parts.count)
     refused(shell.here("status", part), f"{part!r} is part of several ids; give more of it")
