@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import math
-from difflib import SequenceMatcher
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from redrive.core.change import (
     encode,
     merge,
 )
-from redrive.retries.changes import Adapt, apply, can_take, diff, difference, safe_quote, tokens
+from redrive.retries.changes import Adapt, apply, can_take, diff, safe_quote, tokens
 from tests.retries.conversations import conversations, deep, odd_payloads, openai_call, problems
 
 ANTHROPIC = {
@@ -440,12 +440,12 @@ def test_of_many_lists_the_first_are_matched(monkeypatch: pytest.MonkeyPatch) ->
     """Each of them was bounded, and four hundred of them stopped the event loop for twenty seconds."""
     matched: list[int] = []
 
-    class Counting(SequenceMatcher[str]):
+    class Counting(difflib.SequenceMatcher[str]):
         def __init__(self, junk: None, one: list[str], other: list[str], autojunk: bool) -> None:
             matched.append(len(one))
             super().__init__(junk, one, other, autojunk)
 
-    monkeypatch.setattr(difference, "SequenceMatcher", Counting)
+    monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
     before = {str(n): [f"{n} {i}" for i in range(300)] for n in range(50)}
     after = {name: items[::-1] for name, items in before.items()}
     assert len(diff(before, after)) == 40
