@@ -62,14 +62,9 @@ async def _exchange(
             content, truncated = await _read(response, policy.max_response, deadline)
         finally:
             await response.aclose()
-    return Answer(
-        response.status_code,
-        httpx2.codes.get_reason_phrase(response.status_code),
-        dict(response.headers),
-        content,
-        response.charset_encoding,
-        truncated,
-    )
+    status, fields = response.status_code, dict(response.headers)
+    phrase = httpx2.codes.get_reason_phrase(status)
+    return Answer(status, phrase, fields, content, response.charset_encoding, truncated)
 
 
 async def _addresses(outgoing: Outgoing, rules: Sequence[AllowRule], deadline: float) -> tuple[Address, ...]:

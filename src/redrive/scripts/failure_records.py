@@ -102,35 +102,17 @@ def make_dead_letter(
     text, blobs, _ = _encode_input(payload)
     key = _make_key(job_id, text)
     id = dead_letter.nth_id(queue, key, 0)
-    job = Job(
-        id=id,
-        queue=queue,
-        task=task,
-        agent=_shorten_name(details.agent, "agent"),
-        state=State.dead,
-        priority=2,
-        run_at=now,
-        version=1,
-        created_at=now,
-        updated_at=now,
-        payload=text,
-        key=key,
-        payload_hash=hash_payload(text, task),
-        session_id=_shorten_name(details.session_id, "session_id"),
-        model=_shorten_name(details.model, "model"),
-    )
+    names = {name: _shorten_name(getattr(details, name), name) for name in ("agent", "session_id", "model")}
+    at = dict.fromkeys(("run_at", "created_at", "updated_at"), now)
+    facts: dict[str, Any] = {"state": State.dead, "priority": 2, "version": 1, "key": key, **names, **at}
+    job = Job(id=id, queue=queue, task=task, payload=text, payload_hash=hash_payload(text, task), **facts)
     handler = registry.handlers.get(task) if registry else None
     cause = dead_letter.find_cause(failure, handler.rules if handler else ())
     born = dead_letter.BirthRules(now, queue, task, _cap(registry, job), because="diverted")
+    advice = redact_text(words_of(advice)) if advice else failure.recommendation
+    attempt, lane = _read_attempt(details.attempt), _read_lane(details.lane)
     dead = dead_letter.make_dead_job(
-        job,
-        failure,
-        cause,
-        failed_at=now,
-        born=born,
-        attempt=_read_attempt(details.attempt),
-        said=_read_lane(details.lane),
-        recommendation=redact_text(words_of(advice)) if advice else failure.recommendation,
+        job, failure, cause, failed_at=now, born=born, attempt=attempt, said=lane, recommendation=advice
     )
     return NewDeadLetter(dead, tuple(BLOB.put(f"{id}/{n}", blob_document(blob)) for n, blob in enumerate(blobs)))
 
