@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.engine.threads import finish
 
 
-class Ask:
+class Ask(NamedTuple):
     """A step's request to await something."""
 
-    __slots__ = ("awaitable",)
-
-    def __init__(self, awaitable: Awaitable[Any]) -> None:
-        self.awaitable = awaitable
+    awaitable: Awaitable[Any]
 
 
 Call = partial
