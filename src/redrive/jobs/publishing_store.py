@@ -59,10 +59,10 @@ class PublishingStore:
             for change in group
             for move in change.transitions
         )
-        told = [_add_notices(change) for change in group] if tells else []
-        outcomes = await self._store.apply([one.commit for one in told] if tells else group)
+        wholes = [_add_notices(change) for change in group] if tells else []
+        outcomes = await self._store.apply([whole.commit for whole in wholes] if tells else group)
         if tells:
-            await self._follow(told, outcomes)
+            await self._follow(wholes, outcomes)
         moves: list[Transition] = []
         for change, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Applied):
@@ -72,9 +72,9 @@ class PublishingStore:
             self._bus.publish_moves(moves)
         return outcomes
 
-    async def _follow(self, told: Sequence[ToldCommit], outcomes: Sequence[Outcome]) -> None:
+    async def _follow(self, wholes: Sequence[CommitAndNotices], outcomes: Sequence[Outcome]) -> None:
         """Write the notices that did not fit, and publish all but escalations: of these dead letters the bus hears."""
-        for (_, notices, late), outcome in zip(told, outcomes, strict=True):
+        for (_, notices, late), outcome in zip(wholes, outcomes, strict=True):
             if isinstance(outcome, Applied):
                 await self._write_late(late)
                 for notice in notices:
@@ -96,7 +96,7 @@ def wrap_store(store: Store, bus: Bus) -> Store:
     return cast("Store", PublishingStore(store, bus))
 
 
-class ToldCommit(NamedTuple):
+class CommitAndNotices(NamedTuple):
     """A commit with its notices, as far as there was room, and the rest that must follow."""
 
     commit: Commit
@@ -104,13 +104,13 @@ class ToldCommit(NamedTuple):
     late: Sequence[Put]
 
 
-def _add_notices(change: Commit) -> ToldCommit:
+def _add_notices(change: Commit) -> CommitAndNotices:
     """Add its notices to a commit, each once: an owner is told of a group once, however many of its jobs move."""
     made = [_compose(move, compose) for compose in (notice_for, escalation_for) for move in change.transitions]
     notices = list({(notice.session_id, notice.id): notice for notice in made if notice is not None}.values())
     puts = [put for notice in notices for put in make_puts(notice)] + _drop_replaced(change, notices)
     room = max(0, MAX_PARTS - len(change.transitions) - len(change.puts) - len(change.guards))
-    return ToldCommit(msgspec.structs.replace(change, puts=(*change.puts, *puts[:room])), notices, puts[room:])
+    return CommitAndNotices(msgspec.structs.replace(change, puts=(*change.puts, *puts[:room])), notices, puts[room:])
 
 
 def publish_notice(bus: Bus, notice: Notice) -> None:
