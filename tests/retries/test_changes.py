@@ -25,7 +25,7 @@ from redrive.core.change import (
     encode,
     merge,
 )
-from redrive.retries.changes import Adapt, apply, can_take, diff, safe_quote, tokens
+from redrive.retries.changes import Adapt, apply, can_take, diff, difference, safe_quote, tokens
 from tests.retries.conversations import conversations, deep, odd_payloads, openai_call, problems
 
 ANTHROPIC = {

@@ -64,7 +64,7 @@ DAY: Final = 86400.0
 NEVER: Final = math.inf
 
 
-class Asked(NamedTuple):
+class NeedScope(NamedTuple):
     """What is to be looked at: the whole store and its surroundings, or one queue."""
 
     core: Core
@@ -98,20 +98,20 @@ async def look(
         ours,
         known=frozenset().union(*(worker.tasks for worker in workers)),
     )
-    asked = Asked(core, spool, effects, queue, workers)
+    scope = NeedScope(core, spool, effects, queue, workers)
     for number, gather in GATHERED:
         if not number or any(getattr(one, number) for one in ours):
-            seen = replace(seen, **await gather(asked, seen))
+            seen = replace(seen, **await gather(scope, seen))
     return seen
 
 
 # -- dead letters
 
 
-async def _gather_dead(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_dead(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads the dead letters by lane and group; groups that a person chose to ignore are only counted."""
-    store = asked.core.store
-    counted = await store.count(Filter(states=(State.dead,), queue=asked.queue), by=("fingerprint", "lane"))
+    store = scope.core.store
+    counted = await store.count(Filter(states=(State.dead,), queue=scope.queue), by=("fingerprint", "lane"))
     delayed, manual = 0, Counter[str | None]()
     for (name, lane), number in counted.items():
         if lane == "delayed":
@@ -121,16 +121,16 @@ async def _gather_dead(asked: Asked, seen: Snapshot) -> Fields:
     states = await read_states(store, [name for name in manual if name is not None])
     ignored = [name for name, (state, _) in states.items() if state is not None and state.status == "ignored"]
     counts = {"delayed": delayed, "ignored": sum(manual.pop(name) for name in ignored)}
-    piles = await _pile_groups(asked, seen, manual)
-    return {**counts, "manual": piles, "groups": await _view_groups(asked.core, piles, states, seen.now)}
+    piles = await _pile_groups(scope, seen, manual)
+    return {**counts, "manual": piles, "groups": await _view_groups(scope.core, piles, states, seen.now)}
 
 
-async def _pile_groups(asked: Asked, seen: Snapshot, manual: Mapping[str | None, int]) -> list[Pile]:
+async def _pile_groups(scope: NeedScope, seen: Snapshot, manual: Mapping[str | None, int]) -> list[Pile]:
     """Lists the manual lane by group, the largest first; groups beyond twenty are one pile per error class."""
-    core, since = asked.core, seen.since
+    core, since = scope.core, seen.since
     numbers = {name: manual[name] for name in sorted(name for name in manual if name is not None)}
     largest = sorted(numbers, key=numbers.__getitem__, reverse=True)
-    chosen = Filter(states=(State.dead,), queue=asked.queue, lane="manual")
+    chosen = Filter(states=(State.dead,), queue=scope.queue, lane="manual")
     wanted = [(replace(chosen, fingerprint=name), numbers[name]) for name in largest[:SHOWN]]
     first = await core.store.first([group for group, _ in wanted], oldest=True) if wanted else []
     oldest = {job.fingerprint: job.updated_at for job in first if job is not None}
@@ -207,9 +207,9 @@ async def _view_groups(
 # -- held jobs, and what should have come back
 
 
-async def _gather_held(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_held(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads by task the jobs that are held for a person, and those that were deferred."""
-    core, held = asked.core, Filter(states=(State.held,), queue=asked.queue)
+    core, held = scope.core, Filter(states=(State.held,), queue=scope.queue)
     put_off = replace(held, because=DEFERRED)
     overdue = await _pile_by_task(core, [replace(put_off, due_at=seen.now)])
     deferred = sum((await core.store.count(put_off)).values())
@@ -237,37 +237,37 @@ async def _pile_by_task(core: Core, filters: Sequence[Filter]) -> list[Pile]:
     return await _with_stories(core, piles)
 
 
-async def _gather_returning(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_returning(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads by task the dead letters that no process fetches, and those that are fetched and fail day after day."""
-    core, until = asked.core, seen.now - STUCK_AFTER
-    old = Filter(states=(State.dead,), lane="delayed", queue=asked.queue, until=until)
-    late = await _find_late(asked, seen)
+    core, until = scope.core, seen.now - STUCK_AFTER
+    old = Filter(states=(State.dead,), lane="delayed", queue=scope.queue, until=until)
+    late = await _find_late(scope, seen)
     piles = {_route(pile.sample): pile for pile in await _pile_by_task(core, [old, *late])}
-    return {"stuck": _keep_largest(piles.values()), "stale": await _pile_stale(asked, seen)}
+    return {"stuck": _keep_largest(piles.values()), "stale": await _pile_stale(scope, seen)}
 
 
-async def _find_late(asked: Asked, seen: Snapshot) -> list[Filter]:
+async def _find_late(scope: NeedScope, seen: Snapshot) -> list[Filter]:
     """Finds the routes of dead letters whose time to come back has passed and whose task no living worker knows.
 
     Only dead letters that a worker made count, as a worker notes what they call: one that a script recorded may wait
     for the next night of that script.
     """
-    store, until = asked.core.store, seen.now - LATE_AFTER
+    store, until = scope.core.store, seen.now - LATE_AFTER
     overdue = [group for group in await store.returning(until) if group.due and group.held_for is not None]
     paused = await read_paused_queues(store) if overdue else {}
     routes = {
         (group.queue, group.task)
         for group in overdue
-        if asked.queue in (None, group.queue) and group.task not in seen.known and group.queue not in paused
+        if scope.queue in (None, group.queue) and group.task not in seen.known and group.queue not in paused
     }
     return [Filter(states=(State.dead,), queue=queue, task=task, returns_by=until) for queue, task in sorted(routes)]
 
 
-async def _pile_stale(asked: Asked, seen: Snapshot) -> list[Pile]:
+async def _pile_stale(scope: NeedScope, seen: Snapshot) -> list[Pile]:
     """Lists by task the jobs that are fetched and fail day after day. Only a job's history tells, so it is read."""
     piles: dict[tuple[str, str], Pile] = {}
-    store, yesterday = asked.core.store, seen.now - DAY
-    chosen = Filter(states=(State.dead,), lane="delayed", queue=asked.queue, since=seen.now - STUCK_AFTER)
+    store, yesterday = scope.core.store, seen.now - DAY
+    chosen = Filter(states=(State.dead,), lane="delayed", queue=scope.queue, since=seen.now - STUCK_AFTER)
     async for jobs in read_pages(store, chosen, RETURNING):
         old = [job.id for job in jobs if job.first_failed_at is None or job.first_failed_at < yesterday]
         for job in await store.get(old):
@@ -293,23 +293,23 @@ def _keep_largest(piles: Iterable[Pile]) -> list[Pile]:
 # -- work that does not move
 
 
-async def _gather_due(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_due(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads by task the due jobs that no living worker runs, and the oldest, which may be due for too long."""
-    oldest = next(iter(await asked.core.store.overdue(seen.now, asked.queue)), None)
-    piles = await _pile_unattended(asked, seen) if any(queue.unattended for queue in seen.queues) else []
+    oldest = next(iter(await scope.core.store.overdue(seen.now, scope.queue)), None)
+    piles = await _pile_unattended(scope, seen) if any(queue.unattended for queue in seen.queues) else []
     if oldest is not None and seen.now - oldest.run_at >= STUCK_AFTER:
         piles += [Pile(1, oldest)] * (_route(oldest) not in {_route(pile.sample) for pile in piles})
     return {"oldest": oldest, "unattended": piles}
 
 
-async def _pile_unattended(asked: Asked, seen: Snapshot) -> list[Pile]:
+async def _pile_unattended(scope: NeedScope, seen: Snapshot) -> list[Pile]:
     """Lists due jobs that no living worker runs, by task, the most first; tasks beyond twenty are one pile.
 
     A worker that is being restarted is back within GONE_AFTER.
     """
-    store, due_by = asked.core.store, seen.now - GONE_AFTER
+    store, due_by = scope.core.store, seen.now - GONE_AFTER
     counted = await count_unattended(store, seen.now, GONE_AFTER)
-    left = {route: number for route, number in counted.items() if asked.queue in (None, route[0])}
+    left = {route: number for route, number in counted.items() if scope.queue in (None, route[0])}
     most = sorted(left, key=lambda route: (-left[route], route))
     shown, beyond = most[:SHOWN], most[SHOWN:]
     first = await asyncio.gather(*(store.overdue(due_by, queue, task=task) for queue, task in most[: SHOWN + 1]))
@@ -320,31 +320,31 @@ async def _pile_unattended(asked: Asked, seen: Snapshot) -> list[Pile]:
     return piles
 
 
-async def _gather_parked(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_parked(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads by task the parked jobs whose downstream no living worker could probe.
 
     Where jobs of the same task are due, the need of those jobs says already that no worker runs the task.
     """
     told = {_route(pile.sample) for pile in seen.unattended}
-    counted = await count_unprobed(asked.core.store, seen.now, GONE_AFTER)
+    counted = await count_unprobed(scope.core.store, seen.now, GONE_AFTER)
     wanted = [
         (replace(PARKED, queue=queue, task=task), number)
         for (queue, task), number in counted.items()
-        if asked.queue in (None, queue) and (queue, task) not in told
+        if scope.queue in (None, queue) and (queue, task) not in told
     ]
-    return {"unprobed": _keep_largest(await _piles(asked.core, wanted))}
+    return {"unprobed": _keep_largest(await _piles(scope.core, wanted))}
 
 
-async def _gather_running(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_running(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads the running jobs that no living process renews, and those without progress."""
-    left = await _find_left_behind(asked, seen)
+    left = await _find_left_behind(scope, seen)
     lost = frozenset(id for process in left if process.gone for id in process.jobs)
-    return {"left_behind": left, "list_stalled": await _find_stalled(asked, seen, lost)}
+    return {"left_behind": left, "list_stalled": await _find_stalled(scope, seen, lost)}
 
 
-async def _find_left_behind(asked: Asked, seen: Snapshot) -> list[LeftBehind]:
+async def _find_left_behind(scope: NeedScope, seen: Snapshot) -> list[LeftBehind]:
     """Lists by process the running jobs that no living process renews; given a queue, only the jobs of that queue."""
-    store, queue = asked.core.store, asked.queue
+    store, queue = scope.core.store, scope.queue
     left = await store.left_behind(seen.now)
     if queue is None or not left:
         return left
@@ -354,15 +354,15 @@ async def _find_left_behind(asked: Asked, seen: Snapshot) -> list[LeftBehind]:
     return [replace(process, jobs=ids, tasks=tuple(sorted({ours[id] for id in ids}))) for process, ids in kept if ids]
 
 
-async def _find_stalled(asked: Asked, seen: Snapshot, lost: frozenset[str]) -> list[Stalled]:
+async def _find_stalled(scope: NeedScope, seen: Snapshot, lost: frozenset[str]) -> list[Stalled]:
     """Lists running jobs without progress, judged by the limit of their task, or by how long the task usually takes.
 
     Jobs in `lost` do not run any more: another need reports that their process is gone.
     """
-    store, now = asked.core.store, seen.now
+    store, now = scope.core.store, seen.now
     silent = await store.quiet(now - SHORTEST, LOOKED_AT + len(lost))
-    quiet = [one for one in silent if asked.queue in (None, one.job.queue) and one.job.id not in lost]
-    given = _read_limits(asked, [one.job for one in quiet])
+    quiet = [one for one in silent if scope.queue in (None, one.job.queue) and one.job.id not in lost]
+    given = _read_limits(scope, [one.job for one in quiet])
     limits = dict(given)
     for task in {one.job.task for one in quiet if one.job.id not in given and now - one.since > stalled_limit(())}:
         usual = stalled_limit(await store.durations(task))
@@ -370,14 +370,14 @@ async def _find_stalled(asked: Asked, seen: Snapshot, lost: frozenset[str]) -> l
     return list_stalled(quiet, limits, now)
 
 
-def _read_limits(asked: Asked, jobs: Sequence[Job]) -> dict[str, float]:
+def _read_limits(scope: NeedScope, jobs: Sequence[Job]) -> dict[str, float]:
     """Returns `stalled_after` of each job, as this process or a living worker has it."""
     announced: dict[str, float | None] = {}
-    for worker in asked.workers:
+    for worker in scope.workers:
         announced |= worker.stalled_after
     limits = {}
     for job in jobs:
-        limit = asked.core.registry.policy_for(job).stalled_after
+        limit = scope.core.registry.policy_for(job).stalled_after
         if limit is None and job.task in announced:
             limit = NEVER if announced[job.task] is None else announced[job.task]
         if limit is not None:
@@ -388,15 +388,15 @@ def _read_limits(asked: Asked, jobs: Sequence[Job]) -> dict[str, float]:
 # -- cycles, and what belongs to no queue
 
 
-async def _gather_surroundings(asked: Asked, seen: Snapshot) -> Fields:
+async def _gather_surroundings(scope: NeedScope, seen: Snapshot) -> Fields:
     """Reads the cycles, and what belongs to no queue: schedules, spool, disk, channels, event loops, effects.
 
     A schedule counts where no live worker knows its task. Else its slot waits for an earlier job, or the code no
     longer has it.
     """
-    store, now = asked.core.store, seen.now
-    cycles = [cycle for cycle in await cycle_findings(store, now) if asked.queue in (None, queue_of(cycle.name))]
-    if asked.queue is not None:
+    store, now = scope.core.store, seen.now
+    cycles = [cycle for cycle in await cycle_findings(store, now) if scope.queue in (None, queue_of(cycle.name))]
+    if scope.queue is not None:
         return {"cycles": cycles}
     loops = await list_blocked_loops(store, now)
     late = await missed_schedules(store, now - GONE_AFTER, now)
@@ -408,10 +408,10 @@ async def _gather_surroundings(asked: Asked, seen: Snapshot) -> Fields:
             for one in late
             if one.due_since is not None and one.task not in seen.known
         ],
-        "spooled": asked.spool.count(),
-        "disk_free": _find_free_bytes(asked.spool),
+        "spooled": scope.spool.count(),
+        "disk_free": _find_free_bytes(scope.spool),
         "channels": await channel_problems(store),
-        "effects": await asked.effects.open(),
+        "effects": await scope.effects.open(),
         "jump": await read_clock_jump(store),
     }
 
@@ -426,7 +426,7 @@ def _find_free_bytes(spool: Spool) -> int | None:
         return None
 
 
-GATHERED: Final[tuple[tuple[str, Callable[[Asked, Snapshot], Awaitable[Fields]]], ...]] = (
+GATHERED: Final[tuple[tuple[str, Callable[[NeedScope, Snapshot], Awaitable[Fields]]], ...]] = (
     ("dead", _gather_dead),
     ("held", _gather_held),
     ("comes_back", _gather_returning),

@@ -72,9 +72,8 @@ def pains(queues: Sequence[QueueNumbers]) -> list[Pain]:
     return [
         Pain(kind, queue.name, _scale(number, threshold, least), f"{queue.name}: {number} {words}")
         for queue in queues
-        for kind, number, threshold in _measure(queue)
+        for kind, number, threshold, least, words in _measure(queue)
         if number > threshold
-        for least, words in (_HURTS[kind],)
     ]
 
 
@@ -84,22 +83,19 @@ def sore(queues: Sequence[QueueNumbers]) -> set[tuple[str, str]]:
     So a number that hovers around its threshold is one pain, not one every time the number crosses the threshold.
     """
     return {
-        (kind, queue.name) for queue in queues for kind, number, threshold in _measure(queue) if number > threshold // 2
+        (kind, queue.name)
+        for queue in queues
+        for kind, number, threshold, *_ in _measure(queue)
+        if number > threshold // 2
     }
 
 
-_HURTS: Final = {
-    "depth": (0.3, "jobs are pending; is what they call down?"),
-    "dead_letters": (0.7, "dead letters need attention"),
-}
-"""Least severity of each kind of pain, and its words."""
-
-
-def _measure(queue: QueueNumbers) -> tuple[tuple[str, int, int], ...]:
-    """Returns what of a queue may be a pain: the kind, the number, and its threshold."""
+def _measure(queue: QueueNumbers) -> tuple[tuple[str, int, int, float, str], ...]:
+    """Returns what of a queue may be a pain: the kind, the number, its threshold, the least severity, and words."""
+    policy = queue.policy
     return (
-        ("depth", queue.pending, queue.policy.pain_depth or 0),
-        ("dead_letters", queue.manual, queue.policy.pain_dead or 0),
+        ("depth", queue.pending, policy.pain_depth or 0, 0.3, "jobs are pending; is what they call down?"),
+        ("dead_letters", queue.manual, policy.pain_dead or 0, 0.7, "dead letters need attention"),
     )
 
 

@@ -141,14 +141,14 @@ def windows(now: float, since: float) -> tuple[tuple[float, float], tuple[float,
     return (start, now + 1.0), (start - length, start)
 
 
-class MoveSums(NamedTuple):
+class WindowSums(NamedTuple):
     """What happened in a window: jobs done, and failures by error class."""
 
     done: int
     failed: dict[str, int]
 
 
-def sum_moves(tallies: Iterable[Tally], queue: str | None = None) -> MoveSums:
+def sum_moves(tallies: Iterable[Tally], queue: str | None = None) -> WindowSums:
     """Sums up the moves of all queues, or of one."""
     done, failed = 0, dict[str, int]()
     for tally in tallies:
@@ -159,10 +159,10 @@ def sum_moves(tallies: Iterable[Tally], queue: str | None = None) -> MoveSums:
         elif tally.move in FAILED:
             name = tally.error_class or "unknown"
             failed[name] = failed.get(name, 0) + tally.number
-    return MoveSums(done, failed)
+    return WindowSums(done, failed)
 
 
-def compare(here: MoveSums, before: MoveSums, known: frozenset[str], spike: Spike) -> list[Delta]:
+def compare(here: WindowSums, before: WindowSums, known: frozenset[str], spike: Spike) -> list[Delta]:
     """Compares how often every error class happened in either window; a class in `known` happened earlier."""
     deltas = []
     for name in here.failed.keys() | before.failed.keys():
