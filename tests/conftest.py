@@ -123,6 +123,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _leave_for_files(config, items)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is collected goes away again: a fifth of this time went to the garbage collector."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()
