@@ -44,8 +44,9 @@ async def test_what_a_called_task_raises_is_told_as_its_failure(
 
 
 CALL = """
-import asyncio, signal, sys, time
+import asyncio, faulthandler, signal, sys, time
 import redrive
+faulthandler.dump_traceback_later(40, exit=True)  # one that hangs tells where, and ends
 rd = redrive.Redrive(sys.argv[1])
 
 @rd.task
@@ -78,7 +79,7 @@ async def test_ctrl_c_reaches_whoever_called_and_the_job_is_given_back(database:
         assert child.stdout is not None
         assert child.stdout.readline() == "begun\n"
         child.send_signal(signal.SIGINT)
-        said, _ = child.communicate(timeout=DEADLINE)
+        said, _ = child.communicate(timeout=3 * DEADLINE)
     assert (said.splitlines(), child.returncode) == (["reached the caller", "put back True"], -signal.SIGINT)
     async with opened(database) as rd:
         (job,) = (await rd.jobs.list()).jobs
