@@ -19,7 +19,7 @@ import asyncio, sys
 import redrive
 from redrive.stores.sqlite import watcher
 
-watcher.SLOW_POLL_SECONDS = 3600.0
+watcher.SLOW_POLL_SECONDS = watcher.POLL_SECONDS = 3600.0
 rd = redrive.Redrive(sys.argv[1], poll=3600.0)
 
 @rd.task
@@ -45,6 +45,7 @@ pytestmark = pytest.mark.file("only processes on one file wake each other by soc
 @pytest.fixture(autouse=True)
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SLOW_POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(watcher, "POLL_SECONDS", 3600.0)
     monkeypatch.setattr(wait_for_job, "FOLLOW_SECONDS", 3600.0)
 
 

@@ -18,50 +18,25 @@ import pytest
 from redrive.core.job import Job
 from redrive.core.store import Commit, Put, Wanted
 from redrive.stores.sqlite import SqliteStore, process_wakeups, wakeups, watcher
+from redrive.stores.sqlite import store as store_module
 from redrive.stores.sqlite.process_wakeups import DUE, MOVED, PREFIX, WakeupSender, WakeupSocket
 from redrive.stores.sqlite.watcher import JobFollowers, Watcher
 from tests.stores.forks import child, ended
 from tests.stores.jobs import T0, a_job, success
 from tests.stores.openers import Openers
+from tests.stores.waiter import NEVER, ListeningSocket, begun
 from tests.support import eventually, line_of, process, soon
-
-NEVER = 3600.0
-
-WAITER = """
-import asyncio, sys
-from redrive.core.store import Wanted
-from redrive.stores.sqlite import SqliteStore, watcher
-
-watcher.SLOW_POLL_SECONDS = watcher.POLL_SECONDS = 3600.0
-
-async def main():
-    store = SqliteStore(sys.argv[1])
-    await store.open()
-    while True:
-        claim = await store.claim(Wanted(1), "waiter", 2_000_000.0)
-        for job in claim.jobs:
-            print(job.id, flush=True)
-        if not claim.jobs:
-            waiting = asyncio.ensure_future(store.wait(claim.mark, 3600.0))
-            while not (store._wakeup_socket.is_bound and store._waiters):
-                await asyncio.sleep(0.001)
-            print("waits", flush=True)
-            assert await waiting
-            print("woken", flush=True)
-
-asyncio.run(main())
-"""
-"""Claims whatever it is woken for, and says so. Without a byte it would sleep for an hour."""
 
 
 @pytest.fixture(autouse=True)
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SLOW_POLL_SECONDS", NEVER)
+    monkeypatch.setattr(store_module, "WakeupSocket", ListeningSocket)
 
 
 @contextmanager
 def a_waiter(database: Path) -> Iterator[Popen[str]]:
-    with process(WAITER, database) as waiter:
+    with process("from tests.stores.waiter import main; main()", database) as waiter:
         yield waiter
 
 
@@ -85,12 +60,14 @@ async def change_a_setting(store: Any) -> None:
 
 
 async def waiting_in(store: Any) -> asyncio.Future[bool]:
-    """A wait that has begun and that others can end."""
-    claim = await store.claim(Wanted(1), "w1", T0)
-    assert not claim.jobs
-    waiting = asyncio.ensure_future(store.wait(claim.mark, NEVER))
-    await eventually(lambda: store._wakeup_socket.is_bound and bool(store._waiters))
-    return waiting
+    """A wait that has begun and that only another process's byte ends."""
+    while True:
+        claim = await store.claim(Wanted(1), "w1", T0)
+        assert not claim.jobs
+        waiting = asyncio.ensure_future(store.wait(claim.mark, NEVER))
+        await begun(store, waiting)
+        if not waiting.done():
+            return waiting
 
 
 # ---- waking

@@ -17,8 +17,9 @@ POLL_SECONDS: Final = 0.04
 SLOW_POLL_SECONDS: Final = 0.5
 """How often it looks otherwise: older versions of redrive do not send."""
 PAUSE_SECONDS: Final = max(0.005, 2 * LIST_SECONDS)
-"""The shortest time between two looks. It doubles, up to `POLL_SECONDS`, while other processes commit one thing after
-another and nothing of it is for this one."""
+"""The shortest time between two looks."""
+LONGEST_PAUSE_SECONDS: Final = 0.04
+"""Up to which it doubles while other processes commit one thing after another and nothing of it is for this one."""
 QUIET_SECONDS: Final = 0.1
 """After so long without a commit the pause is short again."""
 MOVED_SECONDS: Final = 0.04
@@ -135,6 +136,6 @@ class Watcher:
         """Choose how long to leave the others' bytes unread: longer each time if none has brought anything."""
         claimed, now = self._count_claimed(), time.monotonic()
         useful = self._told or claimed != self._claimed or now - self._looked > QUIET_SECONDS
-        self._pause = PAUSE_SECONDS if useful else min(2 * self._pause, POLL_SECONDS)
+        self._pause = PAUSE_SECONDS if useful else min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         self._told, self._claimed, self._looked = False, claimed, now
         return self._pause
