@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +67,9 @@ class Watch:
         overdue = await self._by_queue(replace(later, due_at=now)) if deferred else {}
         put_off = await self._by_queue(replace(later, until=now - OLD_DEFERRAL)) if deferred else {}
         parts = {"due": due, "retrying": retrying, "overdue": overdue, "put_off": put_off}
-        alone = await count_unattended(store, now) if due else {}
+        alone = Counter[str]()
+        for (queue, _), number in (await count_unattended(store, now) if due else {}).items():
+            alone[queue] += number
         back: dict[str, float] = {}
         for group in await store.returning(now):
             back[group.queue] = min(back.get(group.queue, math.inf), max(0.0, group.next_at - now))
@@ -80,7 +83,7 @@ class Watch:
                 comes_back=lanes.get((name, "delayed"), 0),
                 next_back=back.get(name),
                 paused=name in paused,
-                unattended=sum(number for (queue, _), number in alone.items() if queue == name),
+                unattended=alone[name],
                 **{part: of_queue.get(name, 0) for part, of_queue in parts.items()},
                 **{part: held.get((name, because), 0) for part, because in HELD.items()},
                 **{kind: by_state.get((name, kind), 0) for kind in COUNTED},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import apsw
@@ -51,10 +52,17 @@ _NEXT_DUE = (
 )
 _OPEN = "id, queue, task, agent" + "".join(
     ", EXISTS (SELECT 1 FROM jobs WHERE route = routes.id AND state = 'waiting'"
-    f" AND priority = {priority} AND run_at <= ?1)"
+    f" AND priority = {priority} AND run_at <= ?1) AS due_{priority}"
     for priority in PRIORITIES
 )
+_COLUMNS = "id, queue, task, agent, " + ", ".join(f"due_{priority}" for priority in PRIORITIES)
+_NORMAL = 2
+"""The priority of most jobs; those before it are pressing."""
 _COUNT = "UPDATE routes SET waiting = waiting - ?, running = running + ? WHERE id = ?"
+_COUNT_MANY = (
+    "UPDATE routes SET waiting = waiting - part.number, running = running + part.number"
+    " FROM (SELECT value ->> 0 AS route, value ->> 1 AS number FROM jsonb_each(?)) AS part WHERE routes.id = part.route"
+)
 _CLAIM = (
     "UPDATE jobs SET state = 'running', token = ?, worker = ?, process = ?, started_at = ?, updated_at = ?,"
     " beat = 0, run = run + 1, version = version + 1,"
@@ -89,17 +97,87 @@ class OpenRoute(NamedTuple):
     """The priorities at which some of the jobs are due."""
 
 
-def list_open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> list[OpenRoute]:
-    """List the routes with waiting jobs that the worker takes, by name: their numbers differ between files."""
-    rows = sorted(select_at_once(connection, _OPEN, "FROM routes WHERE waiting > 0", (now,))(), key=_by_name)
-    return [
-        OpenRoute(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
-        for id, queue, task, agent, *due in rows
-        if wanted.takes(queue, task, agent)
-    ]
+_BY_NAME = "ORDER BY queue, task, ifnull(agent, '')"
+_CHUNK = 64
+"""Routes that are looked at together. Where a store has fewer with waiting jobs, one statement tells all of them."""
+_IN_QUEUES = " AND queue IN (SELECT value FROM json_each(?6))"
+_NEXT = (
+    f"FROM (SELECT {_OPEN} FROM routes WHERE waiting > 0 AND (queue, task, ifnull(agent, '')) > (?2, ?3, ?4){{}}"
+    f" {_BY_NAME} LIMIT ?5)"
+)
+_PRESSING_JOBS = f"jobs INDEXED BY jobs_pressing WHERE state = 'waiting' AND priority < {_NORMAL}"
+_PRESSING = (
+    f"FROM (WITH RECURSIVE pressing (number) AS (SELECT min(route) FROM {_PRESSING_JOBS}"
+    f" UNION ALL SELECT (SELECT min(route) FROM {_PRESSING_JOBS} AND route > number) FROM pressing"
+    f" WHERE number IS NOT NULL) SELECT {_OPEN} FROM pressing CROSS JOIN routes ON routes.id = pressing.number"
+    f" WHERE waiting > 0 {_BY_NAME})"
+)
+"""One seek per route with such jobs, however many they are."""
 
 
-def _by_name(row: Sequence[Any]) -> tuple[str, str, str]:
+class OpenRoutes:
+    """The routes with waiting jobs that a worker takes, by name, because their numbers differ between files.
+
+    They are read in chunks, as far as a claim needs them: in a store of ten thousand queues it is full after a few.
+    """
+
+    def __init__(self, connection: apsw.Connection, wanted: Wanted, now: float) -> None:
+        self._connection = connection
+        self._wanted = wanted
+        self._now = now
+        self._read: list[OpenRoute] = []
+        self._last: tuple[str, str, str] | None = None if wanted.ids else ("", "", "")
+        """The name after which to go on; None where all are read."""
+        self._chunk = _CHUNK
+        self._pressing: list[OpenRoute] | None = None
+
+    def __iter__(self) -> Iterator[OpenRoute]:
+        place = 0
+        while place < len(self._read) or self._read_more():
+            if place < len(self._read):
+                yield self._read[place]
+                place += 1
+
+    def due_at(self, priority: int) -> Iterator[OpenRoute]:
+        """Yield the routes of which jobs of this priority are due."""
+        return (route for route in self._may_be_due(priority) if priority in route.due)
+
+    def _may_be_due(self, priority: int) -> Iterable[OpenRoute]:
+        """Few routes have pressing jobs: they are found without reading all the others."""
+        if not self._read:
+            self._read_more()
+        if self._last is None or priority >= _NORMAL:
+            return self
+        if self._pressing is None:
+            self._pressing = self._take(select_at_once(self._connection, _COLUMNS, _PRESSING, (self._now,))())
+        return self._pressing
+
+    def _read_more(self) -> bool:
+        """Read the next chunk; False where all are read."""
+        if self._last is None:
+            return False
+        queues = self._wanted.queues
+        values: list[object] = [self._now, *self._last, self._chunk]
+        values += [] if queues is None else [to_json(sorted(queues))]
+        rows = select_at_once(self._connection, _COLUMNS, _NEXT.format("" if queues is None else _IN_QUEUES), values)()
+        self._read += self._take(rows)
+        self._last = _name_of(rows[-1]) if len(rows) == self._chunk else None
+        self._chunk *= 4
+        return True
+
+    def _take(self, rows: Sequence[Sequence[Any]]) -> list[OpenRoute]:
+        return [
+            OpenRoute(id, (queue, task, agent), tuple(priority for priority in PRIORITIES if due[priority]))
+            for id, queue, task, agent, *due in rows
+            if self._wanted.takes(queue, task, agent)
+        ]
+
+
+def list_open_routes(connection: apsw.Connection, wanted: Wanted, now: float) -> OpenRoutes:
+    return OpenRoutes(connection, wanted, now)
+
+
+def _name_of(row: Sequence[Any]) -> tuple[str, str, str]:
     return row[1], row[2], row[3] or ""
 
 
@@ -239,28 +317,36 @@ class Picked(NamedTuple):
         return [Candidate(*row) for row in self.rows]
 
 
-def pick(connection: apsw.Connection, routes: list[OpenRoute], room: Room, now: float) -> list[Picked]:
+def pick(connection: apsw.Connection, routes: OpenRoutes, room: Room, now: float) -> list[Picked]:
     """Pick the most urgent due jobs, shared evenly between routes of one priority, oldest first in each."""
-    picked = []
-    for priority in PRIORITIES:
-        alive = [(route, 0) for route in routes if priority in route.due]
-        while alive and room.slots > 0:
-            share = -(-room.slots // len(alive))
-            again = []
-            for route, offset in alive:
-                limit = min(share, room.left(route))
-                if limit <= 0:
-                    continue
-                if room.by_host(route):
-                    picked.append(_pick_deliveries(connection, route, room, limit, (route.id, priority, now)))
-                    continue
-                due = _pick_due(connection, route, (route.id, priority, now, limit, offset))
-                picked.append(due)
-                room.take(route, due.number)
-                if due.number == limit:
-                    again.append((route, offset + limit))
-            alive = again
+    picked = [part for priority in PRIORITIES for part in _pick_at(connection, routes, room, (priority, now))]
     return [part for part in picked if part.number]
+
+
+def _pick_at(connection: apsw.Connection, routes: OpenRoutes, room: Room, when: tuple[int, float]) -> Iterator[Picked]:
+    """Share the slots between the routes. Where there are as many as slots, each gives one job: no more are read."""
+    due = routes.due_at(when[0]) if room.slots > 0 else iter(())
+    first = list(islice(due, room.slots))
+    alive: Iterable[tuple[OpenRoute, int]] = ((route, 0) for route in chain(first, due))
+    number = len(first)
+    while number and room.slots > 0:
+        share = -(-room.slots // number)
+        again = []
+        for route, offset in alive:
+            limit = min(share, room.left(route))
+            if limit <= 0:
+                if room.slots <= 0:
+                    break
+                continue
+            if room.by_host(route):
+                yield _pick_deliveries(connection, route, room, limit, (route.id, *when))
+                continue
+            part = _pick_due(connection, route, (route.id, *when, limit, offset))
+            yield part
+            room.take(route, part.number)
+            if part.number == limit:
+                again.append((route, offset + limit))
+        alive, number = again, len(again)
 
 
 _BY_ID = f"SELECT route, {_FIELDS}{_STORIED} FROM jobs WHERE id = ? AND state = 'waiting'"
@@ -312,13 +398,23 @@ class Claimant(NamedTuple):
     now: float
 
 
+def _count(connection: apsw.Connection, numbers: Mapping[int, int]) -> None:
+    """Count the jobs of each route as running instead of waiting."""
+    if len(numbers) > 1:
+        connection.execute(_COUNT_MANY, (msgspec.json.encode(list(numbers.items())).decode(),))
+    for route, number in numbers.items() if len(numbers) == 1 else ():
+        connection.execute(_COUNT, (number, number, route))
+
+
 def take(connection: apsw.Connection, picked: list[Picked], wanted: Wanted, claimant: Claimant) -> None:
     """Make the picked jobs running, one statement per lease length. They were read in the same transaction."""
     worker, process, token, now = claimant
     by_lease: dict[float, list[str]] = {}
+    numbers: dict[int, int] = {}
     for open, _, number, seqs, _ in picked:
         by_lease.setdefault(_lease(open, wanted), []).append(seqs)
-        connection.execute(_COUNT, (number, number, open.id))
+        numbers[open.id] = numbers.get(open.id, 0) + number
+    _count(connection, numbers)
     for lease, lists in by_lease.items():
         connection.execute(_CLAIM, (token, worker, process, now, now, lease, _join(lists)))
 
@@ -431,7 +527,7 @@ def delay_damaged(connection: apsw.Connection, routes: RouteCache, wanted: Wante
     """Delay the due jobs that a claim cannot read by a minute, and log each; returns how many there are."""
     seqs = [
         seq
-        for route in list_open_routes(connection, wanted, now)
+        for route in OpenRoutes(connection, wanted, now)
         for priority in route.due
         for (seq,) in select(
             connection, f"SELECT seq {_DUE} ORDER BY run_at, seq LIMIT ?", (route.id, priority, now, wanted.slots)

@@ -27,7 +27,7 @@ class Taken(NamedTuple):
     wanted: Wanted
     claimant: claims.Claimant
     storied: Callable[[], Mapping[str, Job]]
-    open: list[claims.OpenRoute]
+    open: claims.OpenRoutes
     room: claims.Room
 
     @property
@@ -110,7 +110,7 @@ class Machine:
         wanted, now = command.wanted, command.now
         if command.again and (ids := claims.list_running(connection, command.token)):
             return Retaken(get(connection, self.routes, ids))
-        open = [] if wanted.ids else claims.list_open_routes(connection, wanted, now)
+        open = claims.list_open_routes(connection, wanted, now)
         room = claims.Room(connection, wanted, now)
         if wanted.ids:
             picked = claims.pick_ids(connection, wanted.ids, self.routes.names(connection))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
+from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -12,14 +13,14 @@ from redrive.core.lifecycle import legal_pairs, sources
 from redrive.errors import StoreRefused
 
 APPLICATION_ID = 0x72647276  # "rdrv"
+_SCRIPTS: Final = Path(__file__).with_name("sql")
+"""Read by path: importlib.resources would import zipfile, tempfile and every compression library at the first open."""
 
 
 @cache
 def read_steps() -> tuple[str, ...]:
     """Read the SQL scripts, one per schema number, in order."""
-    folder = resources.files("redrive.stores.sqlite") / "sql"
-    scripts = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    return tuple(script.read_text(encoding="utf-8") for script in scripts)
+    return tuple(script.read_text(encoding="utf-8") for script in sorted(_SCRIPTS.glob("*.sql")))
 
 
 def read_schema_number(connection: apsw.Connection) -> int:
@@ -65,11 +66,13 @@ def _targets(source: State) -> str:
 
 
 def make_recount() -> str:
-    """Write the statement that makes the counters anew from the records."""
-    sets = ", ".join(
-        f"{s} = (SELECT count(*) FROM jobs WHERE jobs.route = routes.id AND jobs.state = '{s}')" for s in State
+    """Write the statement that makes the counters anew from the records, by one look at all of them."""
+    sums = ", ".join(f"sum(state = '{s}') AS {s}" for s in State)
+    sets = ", ".join(f"{s} = ifnull(counted.{s}, 0)" for s in State)
+    return (
+        f"UPDATE routes SET {sets} FROM routes AS every LEFT JOIN (SELECT route, {sums} FROM jobs GROUP BY route)"
+        " AS counted ON counted.route = every.id WHERE routes.id = every.id"
     )
-    return f"UPDATE routes SET {sets}"
 
 
 def check_ours(connection: apsw.Connection, path: str) -> int:

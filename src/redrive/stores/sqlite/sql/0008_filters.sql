@@ -27,3 +27,6 @@ CREATE INDEX jobs_done_marked ON jobs (
     error_class IS NOT NULL OR lane IS NOT NULL OR because IS NOT NULL OR category IS NOT NULL OR detail IS NOT NULL
     OR owner IS NOT NULL OR fingerprint IS NOT NULL
 );
+
+-- Jobs that go before the others are found without a look at every queue. Those of the usual priority pay nothing for it.
+CREATE INDEX jobs_pressing ON jobs (route, priority, run_at) WHERE state = 'waiting' AND priority < 2;
