@@ -306,7 +306,7 @@ def test_the_rates_of_the_page_on_sizes_are_those_of_the_table(tmp_path: Path) -
     text = there.read_text("utf-8")
     assert "| `enqueue_many` | 3,000 |\n" in text
     assert (
-        "13,000 per second on a hub with JetStream, 19,000 (NATS) and 19,000\n(HTTP) through a hub, 22,000 on" in text
+        "13,000 per second on a hub with JetStream, 19,000 (NATS) and\n19,000 (HTTP) through a hub, 22,000 on" in text
     )
     assert sizing.blocks(checks[1:]).keys() == {"fleet rates"}
     assert text.count("\n") == (ROOT / "docs" / "sizing.md").read_text("utf-8").count("\n")
