@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from benchmarks.bench import ROOT, Bench, Check, ContestantFailed
 from benchmarks.rows import PARTS, ROWS, Row, find_row, rows_of
 
 PAGE = ROOT / "docs" / "performance.md"
+KEPT = ROOT / ".cache" / "benchmarks.json"
+"""What the last run measured, for `--from`."""
 SIZING = ROOT / "docs" / "sizing.md"
 """It quotes some rates."""
 
@@ -60,7 +63,11 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="everything that was measured, as JSON")
     parser.add_argument(
-        "--from", type=Path, dest="earlier", metavar="FILE", help="what --json said, not measured again"
+        "--from",
+        type=Path,
+        dest="earlier",
+        metavar="FILE",
+        help="what --json said, or .cache/benchmarks.json",
     )
     parser.add_argument("--write", action="store_true", help="renew the docs (performance, sizing), or a --part")
     parser.add_argument(
@@ -91,12 +98,15 @@ def chosen(said: argparse.Namespace) -> list[Row]:
     return [row for name in said.rows if (row := find_row(name))] or list(ROWS.values())
 
 
-def measured(said: argparse.Namespace, folder: Path) -> list[Check]:
-    bar = Bar()
+def measured(said: argparse.Namespace, folder: Path, keep: Callable[[list[Check]], None]) -> list[Check]:
+    """Row by row; what is measured is kept at once, so that an interrupted run was not for nothing."""
+    bar, begun = Bar(), time.monotonic()
     bench = Bench(folder, bar, quick=said.quick, rounds=said.rounds, large=said.large)
-    begun = time.monotonic()
+    checks: list[Check] = []
     with bar.progress:
-        checks = [check for row in chosen(said) for check in one_row(row, bench, bar)]
+        for row in chosen(said):
+            checks += one_row(row, bench, bar)
+            keep(checks)
         bar.done("total", begun)
     return checks
 
@@ -106,7 +116,7 @@ def one_row(row: Row, bench: Bench, bar: Bar) -> list[Check]:
     begun = time.monotonic()
     try:
         return row.measure(bench)
-    except ContestantFailed as error:
+    except (ContestantFailed, subprocess.CalledProcessError) as error:
         print(f"row {row.number} ({row.name}) failed: {error}", file=sys.stderr)
         return [Check(row.number, f"{row.name}: failed, see above", None, "≥", 0.0, "", {})]
     finally:
@@ -140,10 +150,17 @@ def run(said: argparse.Namespace, home: Path) -> Mapping[str, Any]:
     if said.earlier:
         return dict(json.loads(said.earlier.read_text("utf-8")))
     where = report.machine(said.folder or ROOT)
-    with in_new_folder(home) as folder:
-        checks = measured(said, Path(folder))
     notes = report.notes(quick=said.quick, rounds=said.rounds)
-    return report.data(checks, notes, where, quick=said.quick)
+
+    def data(checks: list[Check]) -> dict[str, Any]:
+        return report.data(checks, notes, where, quick=said.quick)
+
+    def keep(checks: list[Check]) -> None:
+        if said.folder is None:
+            KEPT.write_text(json.dumps(data(checks)), "utf-8")
+
+    with in_new_folder(home) as folder:
+        return data(measured(said, Path(folder), keep))
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -26,6 +26,8 @@ Done = Callable[[str, float], None]
 ROUNDS = 7
 FEWEST = 3
 """Rounds, below which a difference says nothing."""
+MANY = 10
+"""Rounds, of which one may be an accident."""
 NOISE = 0.03
 """Medians that differ by less are taken to be the same."""
 
@@ -63,9 +65,9 @@ class Comparison:
 
     @property
     def likely(self) -> tuple[float, float]:
-        """The rounds' ratios from the lowest to the highest; of seven or more without one at each end."""
+        """The rounds' ratios from the lowest to the highest; of many rounds without one at each end."""
         ratios = self.ratios
-        inner = ratios[1:-1] if len(ratios) >= ROUNDS else ratios
+        inner = ratios[1:-1] if len(ratios) >= MANY else ratios
         return inner[0], inner[-1]
 
     @property

@@ -140,10 +140,13 @@ def environment(source: Path | None = None) -> dict[str, str]:
 
 def child(function: str, folder: Path, arguments: Mapping[str, Any], source: Path | None = None) -> Any:
     """Run a contestant in a process of its own; what it returns."""
-    done = subprocess.run(
-        command(function, folder, arguments),
-        env=environment(source), cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command(function, folder, arguments),
+            env=environment(source), cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ContestantFailed(f"{function}: not done after {LIMIT_SECONDS} s") from error
     if done.returncode != 0:
         raise ContestantFailed(f"{function}: {done.stderr.strip()}")
     return json.loads(done.stdout.splitlines()[-1])
