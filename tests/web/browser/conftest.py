@@ -25,6 +25,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--renderer-process-limit=1",  # a tab begins in the process in which it goes on
 ]
 PACE = 0.1
 """Seconds between two looks of the feed: soon enough that no test waits for it."""
