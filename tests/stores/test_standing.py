@@ -145,7 +145,6 @@ def left_standing(store: SqliteStore, clock: Callable[[], float], leaves: Callab
         looked = await store.claim(Wanted(10), "worker", time.time())
         wish = store.claim_next(Wanted(10), "worker", clock, looked.mark, LONG, asyncio.Event())
         forgotten.append(asyncio.create_task(wish))
-        await standing_by(store)
         await eventually(leaves)
 
     loop = asyncio.new_event_loop()
@@ -158,7 +157,7 @@ forgotten: list[asyncio.Task[Claim | None]] = []
 
 
 async def test_a_worker_whose_loop_was_closed_takes_nothing_and_spoils_nothing(store: SqliteStore) -> None:
-    await asyncio.to_thread(left_standing, store, time.time, lambda: True)
+    await asyncio.to_thread(left_standing, store, time.time, lambda: bool(store._standing))
     job = a_job(run_at=0.0)
     (accepted,) = await store.insert([job])
     assert accepted.job.id == job.id

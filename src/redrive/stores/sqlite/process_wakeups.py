@@ -30,7 +30,7 @@ _LONGEST: Final = 107 if sys.platform == "linux" else 103
 _SETTLED_SECONDS: Final = 0.1
 """A folder that changed so long ago shows every later change by another time: the clocks of file systems are coarse."""
 LIST_SECONDS: Final = 0.002
-"""How old the list of those who wait may be. Who begins to wait looks once more after this time."""
+"""How old the list of those who wait may be. It is shorter than the time after which a new one looks by itself."""
 _BY_NUMBER: Final = "/proc/self/fd"
 
 _open_sockets: set[socket.socket] = set()

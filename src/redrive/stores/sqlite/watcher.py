@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from redrive.stores.sqlite.process_wakeups import DUE, LIST_SECONDS, WakeupSocket
+from redrive.stores.sqlite.process_wakeups import DUE, WakeupSocket
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters, call_in_loop
 
 POLL_SECONDS: Final = 0.04
 """How often the thread looks into the file where it has no socket, or while the last look has found a commit."""
 SLOW_POLL_SECONDS: Final = 0.5
 """How often it looks otherwise: older versions of redrive do not send."""
-PAUSE_SECONDS: Final = max(0.005, 2 * LIST_SECONDS)
+PAUSE_SECONDS: Final = 0.005
 """The shortest time between two looks."""
 LONGEST_PAUSE_SECONDS: Final = 0.04
 """Up to which it doubles while other processes commit one thing after another and nothing of it is for this one."""
@@ -86,19 +86,17 @@ class Watcher:
         self._owes = False
         """A commit was seen of which the workers have not been told yet."""
         self._not_before = 0.0
-        self._active = False
-        """The last look has found a commit."""
+        self._active = True
+        """The last look has found a commit, or there was none: so the next look comes soon, whoever waits."""
         self._claimed = 0
         self._told = False
         self._looked = 0.0
         self._pause = PAUSE_SECONDS
 
     def run(self) -> None:
-        """Bind the socket first: what is committed before others see it is found by the first two looks."""
+        """Bind the socket, then look: the first time also without a byte, as others may not have seen the socket."""
         self._socket.bind()
         try:
-            self._look(DUE)
-            self._look(DUE)  # after a pause: the lists of those who send may be `LIST_SECONDS` old
             while not self._closed.is_set():
                 self._look(self._listen())
         finally:
@@ -115,7 +113,8 @@ class Watcher:
         return self._socket.receive(max(0.0, soon) if self._owes else POLL_SECONDS)
 
     def _look(self, heard: bytes) -> None:
-        self._active = bool(heard or self._waiters or self._followers) and self._foreign.came()
+        wanted = heard or self._active or self._waiters or self._followers
+        self._active = bool(wanted) and self._foreign.came()
         if self._active:
             self._owes = True
             self._tell_followers()
