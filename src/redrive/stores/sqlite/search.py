@@ -117,6 +117,13 @@ def _read_cursor(text: object) -> tuple[float, int]:
     return place
 
 
+_PLACES: Final = ", ".join(f"({priority})" for priority in range(len(PRIORITIES)))
+_DUE_LONGEST: Final = (
+    f"WITH places (priority) AS (VALUES {_PLACES}) SELECT routes.id, places.priority, (SELECT run_at FROM jobs"
+    " INDEXED BY jobs_due WHERE route = routes.id AND state = 'waiting' AND priority = places.priority AND run_at <= ?1"
+    " ORDER BY run_at LIMIT 1) AS since FROM routes CROSS JOIN places WHERE waiting > 0"
+    " AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR task = ?3) AND since IS NOT NULL ORDER BY since LIMIT ?4"
+)
 _OVERDUE: Final = (
     "SELECT id, run_at FROM jobs INDEXED BY jobs_due"
     " WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at <= ? ORDER BY run_at LIMIT ?"
@@ -132,12 +139,10 @@ def find_overdue(
     *,
     task: str | None = None,
 ) -> list[Job]:
-    """Find them by one seek per route and priority."""
+    """Find them by one seek per route and priority, then only where the longest due ones are."""
     due = [
         (run_at, id)
-        for route, of_queue, of_task in select(connection, "SELECT id, queue, task FROM routes WHERE waiting > 0")
-        if queue in (None, of_queue) and task in (None, of_task)
-        for priority in range(len(PRIORITIES))
+        for route, priority, _ in select(connection, _DUE_LONGEST, (now, queue, task, limit))
         for id, run_at in connection.execute(_OVERDUE, (route, priority, now, limit))
     ]
     return get(connection, routes, [id for _, id in sorted(due)[:limit]])
@@ -252,17 +257,20 @@ def _few_died(connection: apsw.Connection, filter: Filter) -> bool:
     return int(connection.execute(f"SELECT count(*) FROM ({some})", values).get) <= FEW
 
 
-_SCHEDULED: Final = "SELECT count(*) FROM jobs WHERE route = ? AND state = 'waiting' AND priority = ? AND run_at > ?"
+_SCHEDULED: Final = " - ".join(
+    "(SELECT count(*) FROM jobs"
+    f" WHERE route = routes.id AND state = 'waiting' AND priority = {priority} AND run_at > ?1)"
+    for priority in range(len(PRIORITIES))
+)
 
 
 def _count_due(connection: apsw.Connection, at: float, by: Sequence[str]) -> Counts:
     """Subtract what is scheduled for later from the counters: due jobs cost nothing, later ones an index scan."""
     totals: Counts = {} if by else {(): 0}
-    names = ", ".join(("id", "waiting", *by))
-    for route, waiting, *key in select(connection, f"SELECT {names} FROM routes WHERE waiting > 0"):
-        later = sum(connection.execute(_SCHEDULED, (route, priority, at)).get for priority in range(len(PRIORITIES)))
-        if waiting > later:
-            totals[*key,] = totals.get((*key,), 0) + waiting - later
+    names = ", ".join((f"waiting - {_SCHEDULED}", *by))
+    for due, *key in select(connection, f"SELECT {names} FROM routes WHERE waiting > 0", (at,)):
+        if due > 0:
+            totals[*key,] = totals.get((*key,), 0) + due
     return totals
 
 
