@@ -280,16 +280,18 @@ _NUMBERS: Final = (*State, "forgotten")
 
 
 def _from_counters(connection: apsw.Connection, filter: Filter, by: Sequence[str]) -> Counts:
-    wanted = filter.states or _NUMBERS
+    wanted = [state for state in _NUMBERS if not filter.states or state in filter.states]
+    names = [name for name in _OF_ROUTE if name in by]
+    given = {name: value for name in _OF_ROUTE if (value := getattr(filter, name)) is not None}
+    clauses = [*(f"{name} = ?" for name in given), *(["agent IS NULL"] if filter.no_agent else [])]
+    columns = ", ".join([*names, *(f"sum({state})" for state in wanted)])
+    grouped = f" GROUP BY {', '.join(names)}" if names else ""
+    sql = f"SELECT {columns} FROM routes WHERE {' AND '.join(clauses) or 'true'}{grouped}"
     totals: Counts = {} if by else {(): 0}
-    for row in connection.execute(f"SELECT queue, task, agent, {', '.join(_NUMBERS)} FROM routes"):
-        route = dict(zip(_OF_ROUTE, row[:3], strict=True))
-        if any(getattr(filter, name) not in (None, route[name]) for name in _OF_ROUTE):
-            continue
-        if filter.no_agent and route["agent"] is not None:
-            continue
-        for state, number in zip(_NUMBERS, row[3:], strict=True):
-            if number and state in wanted:
+    for row in select(connection, sql, tuple(given.values())):
+        route = dict(zip(names, row, strict=False))
+        for state, number in zip(wanted, row[len(names) :], strict=True):
+            if number:
                 key = tuple(str(state) if name == "state" else route[name] for name in by)
                 totals[key] = totals.get(key, 0) + number
     return totals
