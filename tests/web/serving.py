@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from functools import cache
@@ -22,6 +23,8 @@ from redrive.doors.web.server import listen, make_web_server
 from tests.support import soon
 
 TOKEN = "a-token-that-nobody-guesses"
+NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of a server without TLS: each would read all that the machine trusts, which takes longer than a test."""
 
 
 class Served:
@@ -131,7 +134,10 @@ async def serving(
         try:
             async with (
                 httpx2.AsyncClient(
-                    base_url=f"http://127.0.0.1:{port}", headers=headers, event_hooks={"response": [conforms]}
+                    base_url=f"http://127.0.0.1:{port}",
+                    headers=headers,
+                    event_hooks={"response": [conforms]},
+                    verify=NO_CERTIFICATES,
                 ) as client,
                 rd.worker(concurrency=8, grace=grace) if worker else nullcontext(),
             ):
