@@ -786,6 +786,25 @@ async def test_a_comeback_of_a_conditional_cause_has_two_tries_too(rd: Redrive, 
 
 
 @pytest.mark.behaviour("R-1t")
+async def test_a_failure_of_the_same_group_brings_nothing_back(rd: Redrive, t: Harness) -> None:
+    """A cut off answer shows that the model is up. It is no sign that the group's dead letters would do better."""
+    tried: list[str] = []
+
+    @rd.task("answer")
+    async def answer(prompt: str, max_tokens: int) -> str:
+        tried.append(prompt[0])
+        raise CutOff("the answer was cut off")
+
+    handle = await rd.enqueue("answer", {"prompt": "a", "max_tokens": 10_000})
+    await t.advance(5 * MINUTE)
+    assert (await handle.refresh()).lane == "delayed"
+    other = await rd.enqueue("answer", {"prompt": "b", "max_tokens": 10_000})
+    await t.advance(2 * MINUTE)
+    assert (await other.refresh()).fingerprint == (await handle.refresh()).fingerprint
+    assert tried.count("b") > 1 and tried.count("a") == 4, "it still waits for its own time"
+
+
+@pytest.mark.behaviour("R-1t")
 async def test_a_conditional_cause_takes_what_worked_for_its_group(rd: Redrive, t: Harness) -> None:
     """A smaller output helps as a rule. It did not help one job at first, which comes back with it."""
     limits: list[int] = []

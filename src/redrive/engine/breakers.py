@@ -259,7 +259,9 @@ class Breakers:
                 await self.no_verdict(job)
             elif rules.shows_recovery(breaker, job):
                 await _spare(self.close(breaker.key), False)
-        if key is not None and not down and key in await _spare(self._read_waited_for(), frozenset[str]()):
+        if key is None or down or (answer is not None and key.startswith(GROUP)):
+            return  # a job that fails as its group does is no sign that the group recovers
+        if key in await _spare(self._read_waited_for(), frozenset[str]()):
             await _spare(self._tell_waiting(key), None)
 
     async def _read_waited_for(self) -> frozenset[str]:
