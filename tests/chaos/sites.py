@@ -212,9 +212,9 @@ def script(
 def _remove(guard: str) -> None:
     """For the controls: what must not be missing."""
     if guard == "the note of a turn":
-        import redrive.scripts.cycle_runs as cycle
+        from redrive.scripts import cycle_rules
 
-        cycle.turns_in = lambda *_: ()  # type: ignore[assignment]
+        cycle_rules.turns_in = lambda *_: ()  # type: ignore[assignment]
     if guard == "the observer":
         from redrive.stores.sqlite.liveness import Observer
 

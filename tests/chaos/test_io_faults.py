@@ -211,12 +211,13 @@ async def test_control_an_early_acknowledgement_is_found_out(seed: int, monkeypa
 
     real = writer.Writer._transaction
 
-    def swallowed(self: writer.Writer, connection: Any, batch: list[Any]) -> None:
+    def swallowed(self: writer.Writer, connection: Any, batch: list[Any]) -> bool:
         try:
-            real(self, connection, batch)
+            return real(self, connection, batch)
         except Exception as error:
             print(f"swallowed: {error!r}")
             writer._roll_back(connection)
+            return True
 
     monkeypatch.setattr(writer.Writer, "_transaction", swallowed)
     missing = []

@@ -94,9 +94,9 @@ def on_its_own(folder: str, start: float) -> None:
 
 def without_keys(folder: str, start: float) -> None:
     """The whole guard removed: keys that differ between processes, too."""
-    from redrive.flows import schedules
+    from redrive.core import schedule
 
-    schedules.slot_key = lambda name, slot: f"{name}@{slot_text(slot)}/{os.getpid()}"  # type: ignore[attr-defined]
+    schedule.slot_key = lambda name, slot: f"{name}@{slot_text(slot)}/{os.getpid()}"
     on_its_own(folder, start)
 
 

@@ -155,7 +155,7 @@ def test_the_doctor_counts_and_fixes_only_when_asked(shell: Shell) -> None:
 
 def test_the_doctor_adds_up_the_days_only_when_asked(shell: Shell) -> None:
     shell.enqueue("greet", {"name": "x"})
-    execute(shell.database, "UPDATE days SET number = number + 1")
+    execute(shell.database, "INSERT INTO days (day, route, move, number) VALUES (1, 1, 'enqueued', 1)")
     for _ in range(2):
         assert wrong(shell.here("doctor", "--json")) == {"sums": "1 day with sums that differ from the hours"}
     fixed = shell.here("doctor", "--fix")
