@@ -221,7 +221,7 @@ async def test_control_an_early_acknowledgement_is_found_out(seed: int, monkeypa
 
     monkeypatch.setattr(writer.Writer, "_transaction", swallowed)
     missing = []
-    for nth in range(60, 90):  # the file is made, jobs come in
+    for nth in range(last // 2, last, -(-last // 60)):  # the file is made, jobs come in
         with scratch_directory() as directory, installed(FaultVFS(nth, errno.ENOSPC)) as fault:
             broken = Broken(directory, fault, seed)
             try:
