@@ -209,6 +209,7 @@ async def test_control_an_early_acknowledgement_is_found_out(seed: int, monkeypa
     """The callers are told before the commit: some fault makes that a lie, and the check above must see it."""
     from redrive.stores.sqlite import writer
 
+    last = await count_operations(seed, (Operation.WRITE, Operation.SYNC))
     real = writer.Writer._transaction
 
     def swallowed(self: writer.Writer, connection: Any, batch: list[Any]) -> bool:

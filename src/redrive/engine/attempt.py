@@ -30,7 +30,14 @@ from redrive.engine.verify import Verifier
 from redrive.engine.worker_registry import was_stopping
 from redrive.engine.workflow_steps import WorkflowSteps, is_step
 from redrive.errors import InvalidPayload, StoreError
-from redrive.failures.capture import capture, capture_name, capture_own_signal, capture_timeout, find_soft_failure
+from redrive.failures.capture import (
+    capture,
+    capture_name,
+    capture_own_signal,
+    capture_timeout,
+    find_soft_failure,
+    get_ready,
+)
 from redrive.failures.soft import NO_FAILURE
 from redrive.http.policy import HTTP_TASK
 from redrive.retries.preflight import FEW_IMAGES, surely_fits
@@ -48,6 +55,7 @@ class AttemptRunner:
     def __init__(
         self, store: Store, registry: Registry, clock: Clock, threads: Threads, bus: Bus | None = None
     ) -> None:
+        get_ready()
         self._store = store
         self._registry = registry
         self._clock = clock

@@ -10,7 +10,7 @@ import linecache
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal
@@ -23,6 +23,7 @@ from redrive.errors import GiveUp, InvalidOption, Retry, Signal
 from redrive.failures.classify import Rule, known_detail, reads_data
 from redrive.failures.classify.classes import TWINS, calls_models
 from redrive.failures.classify.retry_after import wait_of
+from redrive.failures.fingerprint import fingerprint
 from redrive.failures.http_answers import (
     address_of,
     bodies_of,
@@ -47,6 +48,7 @@ __all__ = [
     "capture_own_signal",
     "capture_timeout",
     "find_soft_failure",
+    "get_ready",
     "guard_rule",
     "qualified",
     "words_of",
@@ -81,6 +83,14 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
         raise
     except BaseException as odd:  # noqa: BLE001 - an unreadable exception is still a failure with a name
         return _capture_unreadable(error, odd)
+
+
+@cache
+def get_ready() -> None:
+    """Imports and compiles what reading a failure needs: when a failure comes, there may be no descriptor left for it."""
+    failure = capture(RuntimeError("getting ready"))
+    in_application(__file__)
+    fingerprint(failure, "getting ready")
 
 
 def _mark_model_asked(failure: Failure, error: BaseException) -> Failure:
