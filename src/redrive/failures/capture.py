@@ -87,7 +87,7 @@ def capture(error: BaseException, *, now: float | None = None) -> Failure:
 
 @cache
 def get_ready() -> None:
-    """Imports and compiles what reading a failure needs: when a failure comes, there may be no descriptor left for it."""
+    """Imports and compiles what reading a failure needs: when one comes, no descriptor may be left for it."""
     failure = capture(RuntimeError("getting ready"))
     in_application(__file__)
     fingerprint(failure, "getting ready")
