@@ -121,6 +121,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _leave_for_long(config, items)
     if config.getoption("--store"):
         _leave_for_files(config, items)
+    # tests in a browser wait more than they compute: they begin first, beside tests that compute
+    items.sort(key=lambda item: "browser" not in item.path.parts)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
