@@ -31,6 +31,8 @@ _SETTLED_SECONDS: Final = 0.1
 """A folder that changed so long ago shows every later change by another time: the clocks of file systems are coarse."""
 LIST_SECONDS: Final = 0.002
 """How old the list of those who wait may be. It is shorter than the time after which a new one looks by itself."""
+BIND_SECONDS: Final = 5.0
+"""How often a process tries to make a socket that could not be made."""
 _BY_NUMBER: Final = "/proc/self/fd"
 
 _open_sockets: set[socket.socket] = set()
@@ -91,6 +93,7 @@ class WakeupSocket:
         self._socket: socket.socket | None = None
         self._owner = os.getpid()
         self._waits_long = False
+        self._not_before = 0.0
 
     @property
     def is_bound(self) -> bool:
@@ -110,8 +113,22 @@ class WakeupSocket:
         return self.is_bound
 
     def check(self) -> bool:
-        """Whether others can send: a socket whose file was removed is made anew."""
-        return self.is_bound and (self.path.exists() or self.bind())
+        """Whether others can send: a socket whose file was removed, or could not be made, is made anew."""
+        if self.is_bound and not self._is_gone():
+            return True
+        now = time.monotonic()
+        if not self.is_bound and now < self._not_before:
+            return False
+        self._not_before = now + BIND_SECONDS
+        return self.bind()
+
+    def _is_gone(self) -> bool:
+        """Whether its file was removed; a folder that cannot be looked into says nothing of it."""
+        try:
+            os.stat(self.path)
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+        return False
 
     def receive(self, seconds: float, *, long: bool = False) -> bytes:
         """Wait so long for a byte; return all that have come, or nothing. A `long` wait can be ended by `rouse`."""
@@ -132,6 +149,10 @@ class WakeupSocket:
             self.close()
         return heard
 
+    def expect_rouse(self, expect: bool) -> None:
+        """Let `rouse` end the next wait: what is committed between a last look and a long wait must not be missed."""
+        self._waits_long = expect
+
     def rouse(self) -> None:
         """End a long wait of the thread, after a commit of this very process. Called by the writer's thread."""
         if self._waits_long:
@@ -142,8 +163,10 @@ class WakeupSocket:
         """End the wait of the thread, from another thread."""
         with contextlib.suppress(OSError):  # its wait has a limit anyway
             link = _WakeupLink(self.path)
-            link.send(MOVED)
-            link.close()
+            try:
+                link.send(MOVED)
+            finally:
+                link.close()
 
     def close(self) -> None:
         """Remove the socket, unless it is that of a parent process."""

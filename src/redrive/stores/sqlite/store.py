@@ -29,7 +29,7 @@ from redrive.stores.sqlite.process_wakeups import DUE, MOVED, WakeupSender, Wake
 from redrive.stores.sqlite.read_verbs import ReadVerbs
 from redrive.stores.sqlite.schema import read_schema_number
 from redrive.stores.sqlite.standing_claim import NONE_LAPSED, Claimed, Lapsed, StandingClaim, claim_nothing
-from redrive.stores.sqlite.wakeups import ForeignCommits
+from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters
 from redrive.stores.sqlite.watcher import JobFollowers, Watcher
 from redrive.stores.sqlite.writer import Work, Writer
 
@@ -113,12 +113,15 @@ class SqliteStore(ReadVerbs):
         return writer
 
     def _make_writer(self) -> Writer:
-        return Writer(self.path, self._wake, self._enter, self._serve_standing, self._wake_others)
-
-    def _enter(self) -> None:
-        """Show that this process lives, and remove what killed processes have left."""
-        self._lock.take()
-        self._sender.refresh()
+        """Make a writer that keeps the parts of this opening, also while `close` has made new ones."""
+        lock, sender, socket, waiters = self._lock, self._sender, self._wakeup_socket, self._waiters
+        return Writer(
+            self.path,
+            self._wake,
+            partial(_enter, lock, sender),
+            self._serve_standing,
+            partial(_wake_others, sender, socket, waiters),
+        )
 
     async def close(self) -> None:
         """Take the parts out first, so that a cancelled close leaves a store that can be used again.
@@ -133,18 +136,22 @@ class SqliteStore(ReadVerbs):
         self._wake()
         self._fresh()
         closed.set()
-        await writer.stop()
-        loop = asyncio.get_running_loop()
-        if readers is not None:
-            await loop.run_in_executor(None, readers.shutdown)
-        if watcher is not None:
-            socket.interrupt()
-            await loop.run_in_executor(None, watcher.join)
-        sender.close()
-        lock.release()
-        writer.guard.release()
-        if self._temporary:
-            _remove(self._temporary)
+
+        async def leave() -> None:
+            await writer.stop()
+            loop = asyncio.get_running_loop()
+            if readers is not None:
+                await loop.run_in_executor(None, readers.shutdown)
+            if watcher is not None:
+                socket.interrupt()
+                await loop.run_in_executor(None, watcher.join)
+            sender.close()
+            lock.release()
+            writer.guard.release()
+            if self._temporary and self._writer is None:  # else it is used again already
+                _remove(self._temporary)
+
+        await asyncio.shield(leave())  # where the caller is cancelled, sockets and lock must go all the same
 
     # -- failing
 
@@ -371,15 +378,6 @@ class SqliteStore(ReadVerbs):
         if self.failed is not None:
             self._failure_waiters.wake()
 
-    def _wake_others(self, due: bool) -> None:
-        """Wake the other processes that wait, in the writer's thread, after a commit that concerns them.
-
-        Where it made nothing due, workers of this process may wait for what it has freed: their watcher looks, too.
-        """
-        self._sender.send(DUE if due else MOVED)
-        if self._waiters and not due:
-            self._wakeup_socket.rouse()
-
     @asynccontextmanager
     async def follow(self, ids: Collection[str], changed: asyncio.Event) -> AsyncIterator[None]:
         await self._ready()
@@ -390,27 +388,42 @@ class SqliteStore(ReadVerbs):
     def _watch(self) -> None:
         """Look for other processes' commits from now on, also those between this claim and the wait after it."""
         if self._watcher is None:
-            self._watcher = threading.Thread(
-                target=self._look_around,
-                args=(ForeignCommits(self.path), self._closed),
-                name="redrive-watcher",
-                daemon=True,
-            )
-            self._watcher.start()
-
-    def _look_around(self, foreign: ForeignCommits, closed: threading.Event) -> None:
-        try:
-            Watcher(
+            foreign = ForeignCommits(self.path)
+            watcher = Watcher(
                 foreign,
                 self._wakeup_socket,
                 self._waiters,
                 self._followers,
                 self._wake,
                 lambda: self._claimed,
-                closed,
-            ).run()
+                self._closed,
+            )
+            self._watcher = threading.Thread(
+                target=self._look_around, args=(foreign, watcher), name="redrive-watcher", daemon=True
+            )
+            self._watcher.start()
+
+    def _look_around(self, foreign: ForeignCommits, watcher: Watcher) -> None:
+        try:
+            watcher.run()
         finally:
             foreign.close()
+
+
+def _enter(lock: ProcessLock, sender: WakeupSender) -> None:
+    """Show that this process lives, and remove what killed processes have left."""
+    lock.take()
+    sender.refresh()
+
+
+def _wake_others(sender: WakeupSender, socket: WakeupSocket, waiters: Waiters, due: bool) -> None:
+    """Wake the other processes that wait, in the writer's thread, after a commit that concerns them.
+
+    Where it made nothing due, workers of this process may wait for what it has freed: their watcher looks, too.
+    """
+    sender.send(DUE if due else MOVED)
+    if waiters and not due:
+        socket.rouse()
 
 
 def _answer_standing(served: list[tuple[StandingClaim, Claimed | None]], *, committed: bool) -> None:

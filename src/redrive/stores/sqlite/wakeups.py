@@ -125,7 +125,7 @@ class ForeignCommits:
         try:
             with use:
                 return self._read_moved()
-        except apsw.Error:  # `came` logs what keeps this process from looking
+        except (apsw.Error, UnicodeDecodeError):  # `came` logs what keeps this process from looking; or a damaged id
             self._last_move = None
             return None
 

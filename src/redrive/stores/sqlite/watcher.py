@@ -113,9 +113,11 @@ class Watcher:
         return self._socket.receive(max(0.0, soon) if self._owes else POLL_SECONDS)
 
     def _look(self, heard: bytes) -> None:
+        self._socket.expect_rouse(True)
         wanted = heard or self._active or self._waiters or self._followers
         self._active = bool(wanted) and self._foreign.came()
         if self._active:
+            self._socket.expect_rouse(False)  # the next look comes soon anyway
             self._owes = True
             self._tell_followers()
         if self._owes and (DUE in heard or time.monotonic() >= self._not_before):
