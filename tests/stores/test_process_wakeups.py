@@ -468,6 +468,8 @@ class Scene:
 
     def skip_moved(self) -> None: ...
 
+    def expect_rouse(self, expect: bool) -> None: ...
+
     def bind(self) -> bool:
         return self.bound
 

@@ -29,6 +29,7 @@ from redrive.stores.sqlite import SqliteStore, connection, schema, search, upkee
 from redrive.stores.sqlite.records import RouteCache
 from redrive.stores.sqlite.rollups import Rollup, read_groups
 from redrive.stores.sqlite.wakeups import ForeignCommits
+from redrive.stores.sqlite.watcher import Watcher
 from tests.chaos.vfs import RecordingVFS, Synced, installed
 from tests.stores.jobs import T0, a_job, burial, retry, success
 from tests.stores.openers import Openers
@@ -419,10 +420,10 @@ async def test_many_large_jobs_go_through_one_by_one(sqlite: Openers) -> None:
 
 
 class SlowToLookAway(SqliteStore):
-    def _look_around(self, foreign: ForeignCommits, closed: threading.Event) -> None:
-        closed.wait()
+    def _look_around(self, foreign: ForeignCommits, watcher: Watcher) -> None:
+        self._closed.wait()
         time.sleep(0.3)
-        super()._look_around(foreign, closed)
+        super()._look_around(foreign, watcher)
 
 
 async def test_when_a_store_is_closed_nobody_has_its_file_open(tmp_path: Path) -> None:
