@@ -15,13 +15,13 @@ from redrive.engine.interrupts import STOPPING
 from redrive.engine.loop import Loop, carry_through, wait_for_first
 from redrive.engine.scheduler import Scheduler
 from redrive.engine.shutdown import ShutdownWatch
-from redrive.engine.worker import Worker
 from redrive.errors import StoreFailed
 from redrive.notices.courier import Courier
 from redrive.retries.breaker import FailureCounts
 
 if TYPE_CHECKING:
     from redrive.api.duties import Duties
+    from redrive.engine.worker import Worker
     from redrive.jobs.core import Core
     from redrive.notices.service import Notices
 
@@ -63,6 +63,8 @@ class Workers:
 
     def make(self, **options: Any) -> Worker:
         """Makes a worker, not started."""
+        from redrive.engine.worker import Worker  # programs that only enqueue do without
+
         self.load()
         core = self._core
         given: dict[str, Any] = {name: getattr(core.settings, name) for name in SETTINGS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 
@@ -19,6 +18,8 @@ LONGEST: Final = 100
 
 
 def _quote_key(key: str) -> str:
+    import json
+
     return json.dumps(key if len(key) <= LONGEST else key[: LONGEST - 1] + "…")
 
 
@@ -46,4 +47,6 @@ def refuse_repeated_keys(text: str | bytes) -> None:
 
 def _read(text: str | bytes) -> None:
     """Numbers are measured, not read: thousands of digits are another check's to judge."""
+    import json  # few programs need it beside msgspec
+
     json.loads(text, object_pairs_hook=unique, parse_int=len, parse_float=len)

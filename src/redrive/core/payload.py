@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import hashlib
 import inspect
-import json
 import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -242,6 +241,8 @@ def lost_numbers(text: str | None, value: object) -> str | None:
 
 def _all_finite(value: Json) -> bool:
     """Return whether all numbers are finite. This is fast for large values; the caller then finds the place."""
+    import json  # few programs need it beside msgspec
+
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -247,6 +246,8 @@ def _hidden(original: Json, shown: Json) -> Iterator[tuple[str, str]]:
 
 def _text(item: Json) -> str:
     """Identifies an entry regardless of the order of its fields."""
+    import json  # few programs need it beside msgspec
+
     return json.dumps(item, sort_keys=True)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Final
 
 from redrive.core.details import DETAILS, known_detail
@@ -27,6 +27,12 @@ from redrive.failures.classify.words import (
 )
 
 Rule = Callable[[Failure], str | None]
+
+
+def _compile_later(pattern: str, flags: int = 0) -> Callable[[], re.Pattern[str]]:
+    """Compile a pattern when it is first asked for: most programs that enqueue see no failure."""
+    return cache(partial(re.compile, pattern, flags))
+
 
 STATUSES: Final = read_numbers("""
     invalid_input=400,413,422 credentials=401 quota=402 authority=403 data_integrity=404,410 timeout=408,504
@@ -57,7 +63,7 @@ def _error_kind(failure: Failure) -> str | None:
     return known_detail(failure.error_kind) if failure.error_kind else None
 
 
-_UNCERTAIN: Final = re.compile(
+_UNCERTAIN: Final = _compile_later(
     r"(?:OutcomeUnknown|CommitUnknown|Uncertain|CompletionUnknown|ResolutionUnknown|AmbiguousResult|UnknownCommit)"
 )
 
@@ -91,13 +97,13 @@ def _timed_out(failure: Failure) -> str | None:
     return "timeout" if failure.kind == "timeout" else None
 
 
-_TOO_MANY: Final = re.compile(
+_TOO_MANY: Final = _compile_later(
     r"input token count is [\d,]+ but [^.]{0,40}supports (?:only )?up to|`inputs` tokens [^.]{0,40}must be <="
     r"|`inputs` must have less than [\d,]+ tokens"
     r"|(?:longer|greater|larger) than (?:the |this )?(?:maximum |model'?s? ){0,2}(?:context|model|prompt) "
     r"(?:length|window)"
 )
-_INPUT_TOKENS: Final = re.compile(
+_INPUT_TOKENS: Final = _compile_later(
     r"input token count[^.]{0,40} exceeds|prompt tokens[^.]{0,20} exceed|(?:prompt|input|context)[^.]{0,80} "
     r"(?:tokens?|length)[^.]{0,60} exceeds? (?:the |model |its )?(?:limit|maximum|max|context)"
 )
@@ -127,9 +133,9 @@ def _throttled(failure: Failure) -> bool:
 def _overflows(text: str) -> bool:
     if any(phrase in text for phrase in OVERFLOW_PHRASES):
         return "please wait" not in text
-    if "exceed" in text and _INPUT_TOKENS.search(text) is not None:
+    if "exceed" in text and _INPUT_TOKENS().search(text) is not None:
         return True
-    return ("token" in text or "length" in text) and _TOO_MANY.search(text) is not None
+    return ("token" in text or "length" in text) and _TOO_MANY().search(text) is not None
 
 
 def _quota(failure: Failure) -> str | None:
@@ -190,12 +196,12 @@ def _sqlstate(failure: Failure) -> str | None:
     return sql_detail(state)
 
 
-_BUSY_SESSION: Final = re.compile(r"\bsession\b[^.\n]{0,100}\bis (?:currently running|already (?:running|in use))")
+_BUSY_SESSION: Final = _compile_later(r"\bsession\b[^.\n]{0,100}\bis (?:currently running|already (?:running|in use))")
 
 
 def _busy_session(failure: Failure) -> bool:
     """Returns whether another process has the agent's session open: an agent SDK says so in words only."""
-    return calls_models(failure.types) and _BUSY_SESSION.search(text_of(failure)) is not None
+    return calls_models(failure.types) and _BUSY_SESSION().search(text_of(failure)) is not None
 
 
 def _rpc_code(failure: Failure) -> str | None:
@@ -276,14 +282,14 @@ def _http_status(failure: Failure) -> str | None:
 
 _OVERLOAD_STATUSES: Final = frozenset({400, 403, 405, 406, 408, 409, 417, 418, 420, 421, 422, 423, 424, 425, 498, 499})
 """Statuses that some providers send when they are overloaded; 401, 404 and 429 keep their own meaning."""
-_OVERLOAD_WORDS: Final = re.compile(
+_OVERLOAD_WORDS: Final = _compile_later(
     r"(?m)\b(?:is|are|be|currently|temporarily|server|model|engine|service|system) overloaded\b"
     r"|(?:^|: )overloaded(?:[.,!]|$| \()|\boverloaded[,.;:] (?:please )?(?:re)?try"
 )
 
 
 def _says_overloaded(failure: Failure) -> bool:
-    return _overloaded_name(failure.types) or _OVERLOAD_WORDS.search(text_of(failure)) is not None
+    return _overloaded_name(failure.types) or _OVERLOAD_WORDS().search(text_of(failure)) is not None
 
 
 def _status_class(failure: Failure) -> str | None:
@@ -317,27 +323,27 @@ def _errno(failure: Failure) -> str | None:
 
 # ---- the last resort: names and words of failures without a known class, code or status
 
-_TIMEOUT_NAME: Final = re.compile(r"(?:Timeout|TimedOut|TimeOut|DeadlineExceeded)(?:Error|Exception|Expired)?$")
-_RATE_NAME: Final = re.compile(r"(?:RateLimit\w*|TooManyRequests|Throttl\w+|FloodWait)(?:Error|Exception)?$")
-_NETWORK_NAME: Final = re.compile(
+_TIMEOUT_NAME: Final = _compile_later(r"(?:Timeout|TimedOut|TimeOut|DeadlineExceeded)(?:Error|Exception|Expired)?$")
+_RATE_NAME: Final = _compile_later(r"(?:RateLimit\w*|TooManyRequests|Throttl\w+|FloodWait)(?:Error|Exception)?$")
+_NETWORK_NAME: Final = _compile_later(
     r"(?:Connection|Connect|Network|Disconnect(?:ed|ion)?|DNS|BrokenPipe|Transport|ConnectionReset|ConnectionClosed)"
     r"(?:Error|Exception)$"
 )
-_SERVER_NAME: Final = re.compile(
+_SERVER_NAME: Final = _compile_later(
     r"(?:ServiceUnavailable|InternalServer|BadGateway|Overloaded|TemporarilyUnavailable)(?:Error|Exception)?$"
 )
-_SERVER_WORDS: Final = re.compile(
+_SERVER_WORDS: Final = _compile_later(
     r"\b(?:service unavailable|bad gateway|temporarily unavailable|server error|(?:is|are|be|currently) overloaded|"
     r"overloaded_error|overloaded$|server overloaded|model overloaded|try again later|too many 50)"
 )
 
 
 @lru_cache(maxsize=2048)
-def _named(types: tuple[str, ...], shape: re.Pattern[str]) -> bool:
-    return any(shape.search(name.rpartition(".")[2]) for name in types)
+def _named(types: tuple[str, ...], shape: Callable[[], re.Pattern[str]]) -> bool:
+    return any(shape().search(name.rpartition(".")[2]) for name in types)
 
 
-def _make_word_rule(detail: str, topic: str, shape: re.Pattern[str] | None = None) -> Rule:
+def _make_word_rule(detail: str, topic: str, shape: Callable[[], re.Pattern[str]] | None = None) -> Rule:
     """Makes a rule that knows a detail by the name of the class or by the words of a topic."""
 
     def rule(failure: Failure) -> str | None:
@@ -356,7 +362,7 @@ _network_blip: Final = _make_word_rule("network", "network", _NETWORK_NAME)
 def _server_words(failure: Failure) -> str | None:
     if "lock" in find_last_topics(text_of(failure)):
         return "contention"
-    if _named(failure.types, _SERVER_NAME) or _SERVER_WORDS.search(text_of(failure)) is not None:
+    if _named(failure.types, _SERVER_NAME) or _SERVER_WORDS().search(text_of(failure)) is not None:
         return "provider_overloaded" if _overloaded_name(failure.types) else _overloaded(failure)
     return None
 
