@@ -224,8 +224,8 @@ class AttemptRunner:
 
     def _is_stopped(self, error: BaseException, state: AttemptState) -> bool:
         """Tells whether the attempt ends because its worker stops."""
-        ends = isinstance(error, asyncio.CancelledError) or ends_a_process(error)
-        return ends and (state.releasing or self.stopping())
+        stops = state.releasing or self.stopping()
+        return stops and (isinstance(error, asyncio.CancelledError) or ends_a_process(error))
 
     def _loop_ends(self, state: AttemptState) -> bool:
         """Tells whether the event loop ends or the caller was cancelled too, and not only this attempt."""

@@ -29,12 +29,15 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 """Signals that end a worker."""
 
 
+_END_NO_PROCESS: Final = (Exception, Signal, asyncio.CancelledError, BaseExceptionGroup)
+
+
 def ends_a_process(error: BaseException) -> bool:
     """Tells whether an exception ends a process: no error, no signal to redrive, no cancellation.
 
     An exception group is judged by its members.
     """
-    return not isinstance(error, Exception | Signal | asyncio.CancelledError | BaseExceptionGroup)
+    return not isinstance(error, _END_NO_PROCESS)
 
 
 class _Wrapped:

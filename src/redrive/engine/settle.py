@@ -358,7 +358,7 @@ class Settlement:
         tier: str | None = None,
     ) -> Attempt:
         taken = state.taken if state is not None else ()
-        changes = [msgspec.to_builtins(change) for change in taken] or None
+        changes = [msgspec.to_builtins(change) for change in taken] if taken else None
         usage: Usage | None = state.usage if state is not None else None
         if state is not None and state.overran is not None:
             decision = " ".join(filter(None, (decision, OVERRAN.format(state.overran))))

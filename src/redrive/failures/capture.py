@@ -95,7 +95,7 @@ def get_ready() -> None:
 
 def _mark_model_asked(failure: Failure, error: BaseException) -> Failure:
     """Adds whether a model was asked: only for data that does not fit, whose meaning depends on the model."""
-    frames = (frame for link in _chain(error) for _, frame, _ in [*_walk(link.__traceback__)][-_STEPS:])
+    frames = (frame for link in _chain(error) for _, frame, _ in _walk(link.__traceback__))
     asked = _shows_a_model(failure, CHAIN_LIMIT) or any(map(names_a_model, frames))
     return msgspec.structs.replace(failure, model_asked=True) if asked else failure
 
@@ -447,15 +447,17 @@ _NOT_OURS: Final = "redrive.doors"
 """Package of redrive that counts as an application: the demo's tasks are there."""
 
 
-def _walk(traceback: TracebackType | None) -> Iterator[tuple[str, FrameType, int]]:
-    """Yields module, frame and line of the task's own code and of the code it called; leaves out redrive's steps."""
+def _walk(traceback: TracebackType | None) -> list[tuple[str, FrameType, int]]:
+    """Lists module, frame and line of the task's own code and of the code it called; leaves out redrive's steps."""
+    walked = []
     while traceback is not None:
         frame = traceback.tb_frame  # read once: Python announces every such reading to its audit hooks
         name = frame.f_globals.get("__name__")
         module = name if isinstance(name, str) else frame.f_code.co_filename
         if not module.startswith(_RUNNERS):
-            yield module, frame, traceback.tb_lineno
+            walked.append((module, frame, traceback.tb_lineno))
         traceback = traceback.tb_next
+    return walked[-_STEPS:]
 
 
 def _steps(traceback: TracebackType | None) -> list[Step]:
@@ -464,7 +466,7 @@ def _steps(traceback: TracebackType | None) -> list[Step]:
     for module, frame, line in _walk(traceback):
         code = frame.f_code
         steps.append((module, code.co_filename, code.co_name, line))
-    return steps[-_STEPS:]
+    return steps
 
 
 @lru_cache(maxsize=4096)
