@@ -156,20 +156,30 @@ def position(manifest: Manifest | None) -> int:
 
 async def both_paused(fleet: Fleet, first: str, second: str, order: Sequence[int]) -> None:
     pauses = Pause(), Pause()
+    makings: list[asyncio.Future[None]] = []
     try:
-        await _both_paused(fleet, pauses, (first, second), order)
+        await _both_paused(fleet, pauses, (first, second), order, makings)
     finally:
         for pause in pauses:
             pause.go_on()
+        async with asyncio.timeout(60):  # where an assertion failed, what was begun ends here and not in another test
+            await asyncio.gather(*makings, return_exceptions=True)
 
 
-async def _both_paused(fleet: Fleet, pauses: tuple[Pause, Pause], steps: tuple[str, str], order: Sequence[int]) -> None:
+async def _both_paused(
+    fleet: Fleet,
+    pauses: tuple[Pause, Pause],
+    steps: tuple[str, str],
+    order: Sequence[int],
+    makings: list[asyncio.Future[None]],
+) -> None:
     stores = [await fleet.join(f"slow{number}", pause) for number, pause in enumerate(pauses)]
     fast = await fleet.join("fast")
     for _ in range(2):
         await fleet.insert(fast)
         await make(fast)
-    makings = [await begin(fleet, *each) for each in zip(stores, pauses, steps, strict=True)]
+    makings.append(await begin(fleet, stores[0], pauses[0], steps[0]))
+    makings.append(await begin(fleet, stores[1], pauses[1], steps[1]))
     for _ in range(2):  # so that neither of the two that are kept is theirs
         await fleet.insert(fast)
         await make(fast)
