@@ -127,7 +127,7 @@ async def test_what_this_process_has_freed_is_looked_at_by_its_own_workers_too(s
     await accept(store)
     claim = await store.claim(Wanted(1), "w1", T0)
     waiting = await waiting_in(store)
-    await eventually(lambda: store._wakeup_socket._waits_long)  # type: ignore[attr-defined]
+    await eventually(lambda: store._wakeup_socket._takes_rouse)  # type: ignore[attr-defined]
     await store.apply([Commit((success(claim.jobs[0]),))])
     assert await soon(waiting)
 
@@ -391,7 +391,7 @@ def test_a_child_that_outlives_its_parent_does_not_look_like_it(folder: Path) ->
 
 @pytest.mark.parametrize("why", ["no sockets", "no place", "too long"])
 async def test_without_a_socket_the_file_is_looked_at_often(
-    sqlite: Openers, monkeypatch: pytest.MonkeyPatch, why: str
+    sqlite: Openers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -413,6 +413,7 @@ async def test_without_a_socket_the_file_is_looked_at_often(
         assert not store._wakeup_socket.is_bound  # type: ignore[attr-defined]
         claim = await store.claim(Wanted(0), "w1", T0)
     assert sockets(sqlite.folder) == []
+    assert caplog.text.count("start up to 40 ms later") == (why != "no sockets"), "it is told once, with what to do"
 
 
 async def test_a_process_that_does_not_send_is_noticed_by_a_look(
@@ -468,7 +469,7 @@ class Scene:
 
     def skip_moved(self) -> None: ...
 
-    def expect_rouse(self, expect: bool) -> None: ...
+    def take_rouse(self, takes: bool) -> None: ...
 
     def bind(self) -> bool:
         return self.bound
@@ -481,7 +482,7 @@ class Scene:
     def wake(self) -> None:
         self.wakes += 1
 
-    def receive(self, seconds: float, *, long: bool = False) -> bytes:
+    def receive(self, seconds: float) -> bytes:
         self.timeouts.append(seconds)
         heard = self.heard.pop(0)
         self.now += seconds if not heard else 0.0

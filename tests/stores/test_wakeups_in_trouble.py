@@ -6,14 +6,17 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redrive.stores.sqlite import SqliteStore, liveness, process_wakeups, writer
+from redrive.stores.sqlite import SqliteStore, liveness, process_wakeups, watcher, writer
 from redrive.stores.sqlite.process_wakeups import WakeupSocket
+from redrive.stores.sqlite.wakeups import Waiters
+from redrive.stores.sqlite.watcher import JobFollowers, Watcher
 from tests.support import eventually, soon
 
 AS_NOBODY = """
@@ -161,3 +164,27 @@ async def test_a_job_id_that_cannot_be_read_wakes_its_followers_all_the_same(fol
             await soon(changed.wait())
         assert store._watcher is not None and store._watcher.is_alive()
     await store.close()
+
+
+def test_an_error_in_the_watcher_is_told_once_and_wakes_all_that_wait(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watcher, "SLOW_POLL_SECONDS", 0.001)
+    (folder / "jobs.db").touch()
+    looks: list[int] = []
+    woken: list[int] = []
+    closed = threading.Event()
+
+    class Broken:
+        def came(self) -> bool:
+            looks.append(1)
+            if len(looks) < 4:
+                raise LookupError("a defect")
+            closed.set()
+            return False
+
+    heard = WakeupSocket(folder / ".wake-1-a", folder / "jobs.db")
+    foreign: Any = Broken()
+    Watcher(foreign, heard, Waiters(), JobFollowers(), lambda: woken.append(1), lambda: 0, closed).run()
+    assert (len(looks), len(woken)) == (4, 3)
+    assert caplog.text.count("please report this") == 1 and "a defect" in caplog.text

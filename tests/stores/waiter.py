@@ -20,9 +20,9 @@ class ListeningSocket(WakeupSocket):
 
     listens = False
 
-    def receive(self, seconds: float, *, long: bool = False) -> bytes:
+    def receive(self, seconds: float) -> bytes:
         self.listens = True
-        return super().receive(seconds, long=long)
+        return super().receive(seconds)
 
 
 async def begun(store: Any, waiting: asyncio.Future[bool]) -> None:

@@ -1,7 +1,7 @@
 """Wakes other processes on the same file: a datagram socket for each process that waits, beside its lock file.
 
 After a commit a process sends one byte to each of these sockets and never waits. Where a byte cannot be sent or
-received, nothing is lost: who waits looks into the file from time to time as well.
+received, nothing is lost: a process that waits looks into the file from time to time as well.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ LIST_SECONDS: Final = 0.002
 """How old the list of those who wait may be. It is shorter than the time after which a new one looks by itself."""
 BIND_SECONDS: Final = 5.0
 """How often a process tries to make a socket that could not be made."""
+_UNBOUND: Final = (
+    "jobs that other processes enqueue into %s start up to 40 ms later, as the socket %s cannot be made: %s. Let this"
+    " process write to that folder, or choose a shorter path; it is tried again every %g s"
+)
 _BY_NUMBER: Final = "/proc/self/fd"
 
 _open_sockets: set[socket.socket] = set()
@@ -92,15 +96,16 @@ class WakeupSocket:
         self._database = database
         self._socket: socket.socket | None = None
         self._owner = os.getpid()
-        self._waits_long = False
+        self._takes_rouse = False
         self._not_before = 0.0
+        self._failing = False
 
     @property
     def is_bound(self) -> bool:
         return self._socket is not None
 
     def bind(self) -> bool:
-        """Make the socket; False where the system or the folder does not let us."""
+        """Make the socket; False where the system or the folder does not let us, which is logged once."""
         self.close()
         try:
             made = self._socket = _make_socket()
@@ -108,8 +113,12 @@ class WakeupSocket:
                 made.bind(short)
             os.chmod(self.path, self._database.stat().st_mode & 0o666)
         except OSError as error:
-            log.debug("other processes' commits to %s are noticed by polling: %s", self._database, error)
+            if not self._failing and hasattr(socket, "AF_UNIX"):
+                log.warning(_UNBOUND, self._database, self.path, error, BIND_SECONDS)
+            self._failing = True
             self.close()
+        else:
+            self._failing = False
         return self.is_bound
 
     def check(self) -> bool:
@@ -130,11 +139,10 @@ class WakeupSocket:
             return isinstance(error, FileNotFoundError)
         return False
 
-    def receive(self, seconds: float, *, long: bool = False) -> bytes:
-        """Wait so long for a byte; return all that have come, or nothing. A `long` wait can be ended by `rouse`."""
+    def receive(self, seconds: float) -> bytes:
+        """Wait so long for a byte; return all that have come, or nothing."""
         if self._socket is None:
             return b""
-        self._waits_long = long
         heard = b""
         try:
             self._socket.settimeout(max(seconds, 0.001))
@@ -149,14 +157,14 @@ class WakeupSocket:
             self.close()
         return heard
 
-    def expect_rouse(self, expect: bool) -> None:
-        """Let `rouse` end the next wait: what is committed between a last look and a long wait must not be missed."""
-        self._waits_long = expect
+    def take_rouse(self, takes: bool) -> None:
+        """Say whether `rouse` ends the next wait. Said before the last look, so that no commit after it is missed."""
+        self._takes_rouse = takes
 
     def rouse(self) -> None:
         """End a long wait of the thread, after a commit of this very process. Called by the writer's thread."""
-        if self._waits_long:
-            self._waits_long = False
+        if self._takes_rouse:
+            self._takes_rouse = False
             self.interrupt()
 
     def interrupt(self) -> None:
@@ -230,7 +238,7 @@ class WakeupSender:
                 return
             names = {name for name in os.listdir(self._folder) if name.startswith(PREFIX)} - {self._own.name}
         except OSError:
-            return  # without a folder nobody waits; where it cannot be listed, others look by themselves
+            return  # no process waits without the folder; where it cannot be listed, processes look by themselves
         self._seen = seen if _is_settled(found.st_mtime) else None
         for name in self._links.keys() - names:
             self._drop(name)

@@ -130,7 +130,7 @@ class ForeignCommits:
             return None
 
     def skip_moved(self) -> None:
-        """Read no moves, as nobody asks; the next list cannot tell what moved meanwhile."""
+        """Read no moves, because no caller follows a job; the next list cannot tell what moved meanwhile."""
         self._last_move = None
 
     def _read_moved(self) -> list[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Final
 from redrive.stores.sqlite.process_wakeups import DUE, WakeupSocket
 from redrive.stores.sqlite.wakeups import ForeignCommits, Waiters, call_in_loop
 
+log = logging.getLogger("redrive.store")
 POLL_SECONDS: Final = 0.04
 """How often the thread looks into the file where it has no socket, or while the last look has found a commit."""
 SLOW_POLL_SECONDS: Final = 0.5
@@ -83,6 +85,7 @@ class Watcher:
         self._count_claimed = count_claimed
         """Counts the jobs that this process has claimed so far."""
         self._closed = closed
+        self._failing = False
         self._owes = False
         """A commit was seen of which the workers have not been told yet."""
         self._not_before = 0.0
@@ -95,12 +98,26 @@ class Watcher:
 
     def run(self) -> None:
         """Bind the socket, then look: the first time also without a byte, as others may not have seen the socket."""
-        self._socket.bind()
         try:
+            self._socket.bind()
             while not self._closed.is_set():
-                self._look(self._listen())
+                self._look_and_survive()
         finally:
             self._socket.close()
+
+    def _look_and_survive(self) -> None:
+        """Listen and look. After an error wake all that wait and go on: without this thread they would hear nothing."""
+        try:
+            self._look(self._listen())
+        except Exception:
+            if not self._failing:
+                log.exception("looking for other processes' commits failed; it goes on, but please report this")
+            self._failing = True
+            self._wake()
+            self._followers.tell(None)
+            self._closed.wait(SLOW_POLL_SECONDS)
+        else:
+            self._failing = False
 
     def _listen(self) -> bytes:
         """Wait for a byte or for the next look."""
@@ -108,16 +125,16 @@ class Watcher:
             self._closed.wait(POLL_SECONDS)
             return b""
         if not self._active and not self._owes:
-            return self._socket.receive(SLOW_POLL_SECONDS, long=True)
+            return self._socket.receive(SLOW_POLL_SECONDS)
         soon = self._not_before - time.monotonic()
         return self._socket.receive(max(0.0, soon) if self._owes else POLL_SECONDS)
 
     def _look(self, heard: bytes) -> None:
-        self._socket.expect_rouse(True)
+        self._socket.take_rouse(True)
         wanted = heard or self._active or self._waiters or self._followers
         self._active = bool(wanted) and self._foreign.came()
         if self._active:
-            self._socket.expect_rouse(False)  # the next look comes soon anyway
+            self._socket.take_rouse(False)  # the next look comes soon anyway
             self._owes = True
             self._tell_followers()
         if self._owes and (DUE in heard or time.monotonic() >= self._not_before):
